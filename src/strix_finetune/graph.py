@@ -1,0 +1,133 @@
+"""Narrow the declared graph to one target and channel: pure."""
+
+from __future__ import annotations
+
+from strix_finetune.errors import DefinitionError, InputError, Place, Problem, nearest
+from strix_finetune.model import Channel, LayerDef, Node, Project, Stack, Target
+from strix_finetune.override import edit_list
+
+
+def find_target(project: Project, name: str) -> Target:
+    if name not in project.targets:
+        raise InputError(f"unknown target '{name}'", cure=nearest(name, list(project.targets)))
+    target = project.targets[name]
+    if target.spec.excluded:
+        raise InputError(f"the target {name} is excluded: {target.spec.excluded}", cure="choose another --target")
+    return target
+
+
+def find_channel(project: Project, name: str) -> Channel:
+    if name not in project.channels:
+        raise InputError(f"unknown channel '{name}'", cure=nearest(name, list(project.channels)))
+    return project.channels[name]
+
+
+def stack(project: Project, target_name: str, channel_name: str) -> Stack:
+    """The layers that `target` has on `channel`, parents before children. Raises when they do not make a stack."""
+    target = find_target(project, target_name)
+    channel = find_channel(project, channel_name)
+    if channel.spec.targets and target.id not in channel.spec.targets:
+        raise InputError(
+            f"the channel {channel.name} does not serve {target.id}",
+            cure=f"it serves {', '.join(channel.spec.targets)}",
+        )
+    present = {name: layer for name, layer in project.layers.items() if _serves(layer, target, channel)}
+    nodes: dict[str, Node] = {}
+
+    def visit(name: str) -> None:
+        if name in nodes:
+            return
+        node = _node(present[name], present, channel)
+        for other in node.needs:
+            if other not in present:
+                raise DefinitionError(
+                    Problem(
+                        f"'{name}' needs the builder '{other}', which {target.id} on {channel.name} does not have",
+                        Place(node.layer.source.path, node.layer.source.positions.line(("builders",))),
+                    )
+                )
+            visit(other)
+        nodes[name] = node
+
+    for name in present:
+        visit(name)
+    finals = [node for node in nodes.values() if node.layer.spec.final]
+    if len(finals) != 1:
+        names = ", ".join(node.name for node in finals) or "none"
+        raise DefinitionError(
+            f"the stack of {target.id} on {channel.name} needs exactly one final layer and has {names}",
+            cure="set final = true in one layer.toml",
+        )
+    return Stack(target, channel, tuple(nodes.values()))
+
+
+def with_ancestors(chosen: Stack, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The named layers and all that they are made of; without names, what the final layer is made of and the leaves.
+
+    A builder is in it only when a layer of it uses that builder.
+    """
+    known = [node.name for node in chosen.nodes]
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"there is no layer '{name}' for {chosen.target.id} on {chosen.channel.name}", cure=nearest(name, known)
+            )
+    wanted: set[str] = set()
+
+    def add(name: str) -> None:
+        if name not in wanted:
+            wanted.add(name)
+            for other in chosen.node(name).needs:
+                add(other)
+
+    for name in names or (chosen.final.name,):
+        add(name)
+    return tuple(name for name in known if name in wanted)
+
+
+def _serves(layer: LayerDef, target: Target, channel: Channel) -> bool:
+    spec = layer.spec
+    return (
+        spec.name not in channel.spec.omit
+        and spec.serves in ("any", target.spec.kind)
+        and not (spec.needs_part and spec.needs_part in target.spec.missing)
+    )
+
+
+def _node(layer: LayerDef, present: dict[str, LayerDef], channel: Channel) -> Node:
+    spec = layer.spec
+    tuning = channel.spec.layers.get(spec.name)
+    parent = next((name for name in spec.parent if name in present), None)
+    if spec.parent and parent is None:
+        raise DefinitionError(
+            Problem(
+                f"none of the parents of '{spec.name}' exists on the channel {channel.name}",
+                Place(layer.source.path, layer.source.positions.line(("parent",))),
+            )
+        )
+    values = {**spec.vars, **(tuning.vars if tuning else {})}
+    packages = {**spec.packages, **(tuning.packages if tuning else {})}
+    if layer.edit:
+        values |= layer.edit.spec.vars
+        packages |= _edited_packages(layer, packages)
+    return Node(
+        layer=layer,
+        parent=parent,
+        builders=tuple(spec.builders),
+        vars=values,
+        packages={name: tuple(items) for name, items in packages.items()},
+        archives={**spec.archives, **(tuning.archives if tuning else {})},
+    )
+
+
+def _edited_packages(layer: LayerDef, packages: dict[str, list[str]]) -> dict[str, list[str]]:
+    assert layer.edit is not None
+    problems: list[Problem] = []
+    source = layer.edit.source
+    edited = {}
+    for name, lists in layer.edit.spec.packages.items():
+        place = Place(source.path, source.positions.line(("layers", layer.name, "packages", name)))
+        edited[name] = edit_list(packages.get(name, []), lists, place, problems)
+    if problems:
+        raise DefinitionError(problems)
+    return edited

@@ -1,0 +1,28 @@
+"""Image names and labels: the one place that knows how they are spelled."""
+
+from __future__ import annotations
+
+PREFIX = "localhost/strix-finetune"
+LABEL = "io.strix-finetune"
+KEY = f"{LABEL}.key"
+LAYER = f"{LABEL}.layer"
+TARGET = f"{LABEL}.target"
+CHANNEL = f"{LABEL}.channel"
+PARTS = f"{LABEL}.parts"
+NOTICE = f"{LABEL}.notice"
+KEY_DIGITS = 12
+
+
+def layer_ref(layer: str, target: str, key: str) -> str:
+    """The immutable name of one layer: it exists only once the layer's static smoke tests have passed."""
+    return f"{PREFIX}/{layer}:{target}-{key[:KEY_DIGITS]}"
+
+
+def moving_ref(layer: str, target: str) -> str:
+    """The name that follows the newest good build of a layer."""
+    return f"{PREFIX}/{layer}:{target}"
+
+
+def final_ref(target: str) -> str:
+    """The name that people type."""
+    return f"{PREFIX}:{target}"

@@ -1,0 +1,51 @@
+"""Folders: where the definitions lie, and where a user's cache, state and data go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+APP = "strix-finetune"
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """`images`, `toolbox`, `recipes`: the definitions. The rest are the user's own folders (XDG)."""
+
+    images: Path
+    toolbox: Path
+    recipes: Path
+    python: Path
+    cache: Path
+    state: Path
+    data: Path
+
+    @property
+    def in_checkout(self) -> bool:
+        return not self.images.is_relative_to(Path(__file__).parent)
+
+
+def find(env: Mapping[str, str] | None = None) -> Folders:
+    """The folders of this installation: a checkout's own definitions, else the ones inside the wheel."""
+    env = os.environ if env is None else env
+    package = Path(__file__).resolve().parent
+    checkout = package.parent.parent
+    root = checkout if (checkout / "images" / "targets.toml").is_file() else package / "_data"
+    home = Path(env.get("HOME") or "~").expanduser()
+
+    def user(variable: str, default: str) -> Path:
+        value = env.get(variable, "")
+        # the XDG specification tells readers to ignore relative paths
+        return (Path(value) if value.startswith("/") else home / default) / APP
+
+    return Folders(
+        images=root / "images",
+        toolbox=root / "toolbox",
+        recipes=root / "recipes",
+        python=package.parent,
+        cache=user("XDG_CACHE_HOME", ".cache"),
+        state=user("XDG_STATE_HOME", ".local/state"),
+        data=user("XDG_DATA_HOME", ".local/share"),
+    )

@@ -1,0 +1,162 @@
+"""Decide what to do with each layer, and say why: pure. It sees keys and the engine's images, nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from strix_finetune import names
+from strix_finetune.engine.base import Image
+from strix_finetune.model import Keyed, Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """The store holds the layer under its key: nothing to do. `names_lost`: moving names that must be set again."""
+
+    image: str
+    names_lost: tuple[str, ...] = ()
+    reason: str = "up to date"
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """The layer must be built, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotNeeded:
+    """Nothing that will be built uses this layer."""
+
+    reason: str = "not needed"
+
+
+Action = Reuse | Build | NotNeeded
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What to do with one layer. `tags`: the names that the finished layer gets, the immutable one first."""
+
+    layer: Keyed
+    action: Action
+    tags: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.layer.name
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    stack: Stack
+    steps: tuple[Step, ...]
+
+    @property
+    def builds(self) -> tuple[Step, ...]:
+        return tuple(step for step in self.steps if isinstance(step.action, Build))
+
+    def step(self, name: str) -> Step:
+        return next(step for step in self.steps if step.name == name)
+
+
+def tags_of(layer: Keyed, stack: Stack) -> tuple[str, ...]:
+    target = stack.target.id
+    tags = (names.layer_ref(layer.name, target, layer.key), names.moving_ref(layer.name, target))
+    return (*tags, names.final_ref(target)) if layer.layer.node.layer.spec.final else tags
+
+
+def make_plan(
+    stack: Stack, layers: Iterable[Keyed], selected: Iterable[str], images: Iterable[Image], *, rebuild: bool = False
+) -> Plan:
+    """Plan the selected layers and what they are made of.
+
+    A layer that exists under its key needs none of its parents; `rebuild` builds the selected layers regardless.
+    """
+    keyed = {layer.name: layer for layer in layers}
+    chosen = set(selected)
+    by_tag = {tag: image for image in images for tag in image.tags}
+    actions: dict[str, Action] = {}
+    needed = {name for name in chosen if _is_wanted(name, stack, chosen)}
+    # children first: whether a parent is needed depends on them
+    for node in reversed(stack.nodes):
+        layer = keyed[node.name]
+        if node.name not in needed:
+            actions[node.name] = NotNeeded()
+            continue
+        tags = tags_of(layer, stack)
+        image = by_tag.get(tags[0])
+        if image and image.labels.get(names.KEY) == layer.key and not (rebuild and node.name in chosen):
+            lost = tuple(tag for tag in tags[1:] if tag not in by_tag or by_tag[tag].id != image.id)
+            actions[node.name] = Reuse(image.id, lost)
+            continue
+        previous = by_tag.get(names.moving_ref(node.name, stack.target.id))
+        reason = "asked for" if image and rebuild else why(layer, previous)
+        actions[node.name] = Build(reason)
+        needed.update(node.needs)
+    return Plan(
+        stack,
+        tuple(Step(keyed[node.name], actions[node.name], tags_of(keyed[node.name], stack)) for node in stack.nodes),
+    )
+
+
+def _is_wanted(name: str, stack: Stack, chosen: set[str]) -> bool:
+    """A builder is wanted for its own sake only when nothing else was chosen; the image layers always are."""
+    if stack.node(name).layer.spec.role == "image":
+        return True
+    return not any(name in stack.node(other).builders for other in chosen)
+
+
+def why(layer: Keyed, previous: Image | None) -> str:
+    """The reason of a rebuild in a few words: the difference between what was and what is."""
+    if previous is None:
+        return "build, no image of it yet"
+    try:
+        before: Mapping[str, str] = json.loads(previous.labels.get(names.PARTS, "{}"))
+    except ValueError:
+        before = {}
+    if not before:
+        return "rebuild, the present image does not say what it is made of"
+    changes = list(differences(before, layer.parts))
+    if not changes:
+        return "rebuild, its smoke-tested image is gone"
+    shown = ", ".join(changes[:3])
+    return f"rebuild, {shown}" + (f" and {len(changes) - 3} more" if len(changes) > 3 else "")
+
+
+def differences(before: Mapping[str, str], after: Mapping[str, str]) -> Iterable[str]:
+    """What changed, the most telling first; a Dockerfile that only follows its inputs is not named."""
+    told = False
+    for name in sorted({*before, *after}, key=_rank):
+        old, new = before.get(name), after.get(name)
+        if old == new or (name == "Dockerfile" and told):
+            continue
+        told = told or name.split(" ")[0] in ("apt", "pip", "archive", "image", "suite", "var")
+        yield _change(name, old, new)
+
+
+def _rank(name: str) -> tuple[int, str]:
+    order = ("patches/", "apt ", "pip ", "archive ", "image", "suite", "var ", "files/", "python/", "data/", "parent ")
+    for number, prefix in enumerate(order):
+        if name.startswith(prefix):
+            return number, name
+    return len(order), name
+
+
+def _change(name: str, old: str | None, new: str | None) -> str:
+    kind, _, rest = name.partition(" ")
+    if kind == "parent":
+        return f"parent {rest} changed" if old and new else f"parent is {rest} now" if new else f"no more on {rest}"
+    if kind in ("apt", "suite", "image", "var", "archive"):
+        label = rest or kind
+        return f"{label} {old or 'none'} → {new or 'none'}"
+    if name.startswith("patches/"):
+        label = f"patch {name.removeprefix('patches/')}"
+    elif kind == "pip":
+        label = f"locked requirements '{rest}'"
+    else:
+        label = name.removeprefix("python/")
+    return f"{label} {'changed' if old and new else 'added' if new else 'removed'}"
