@@ -1,0 +1,321 @@
+"""The lock of one channel and target: a value, its files, and nothing that touches the network.
+
+Two kinds of file, side by side in images/locks/: `<channel>-<target>.toml`, and for every set of
+Python requirements `<channel>-<target>.<set>.txt` in the hash-locked format that pip and uv install from.
+They name files, versions, sizes and hashes; where Debian's archive and PyPI are is the host's business.
+
+Only the standard library is imported: reading the lock is on the path of a build that has nothing to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from strix_finetune import toml_places
+from strix_finetune.errors import LockError, Place, Problem
+
+FORMAT = 1
+_CURE = "write it anew with 'strix-finetune lock'"
+_REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==(?P<version>[^\s;\\]+)")
+_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})(?=\s|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The signed Release file of one suite: its Date (ISO 8601, UTC, to the second) and the sha256 of the file."""
+
+    date: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class AptPackage:
+    """One requested Debian package: exact version, and size in bytes and sha256 of its .deb."""
+
+    version: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class AptLock:
+    """`releases` has the main suite and every extra suite of the channel; `packages` only what layers ask for."""
+
+    suite: str
+    releases: Mapping[str, Release]
+    packages: Mapping[str, AptPackage] = field(default_factory=dict)
+
+    @property
+    def date(self) -> str:
+        """Date of the main suite's Release file."""
+        return self.releases[self.suite].date
+
+    @property
+    def epoch(self) -> int:
+        """The same in seconds since 1970: SOURCE_DATE_EPOCH of what is built from this lock."""
+        from datetime import datetime
+
+        return int(datetime.fromisoformat(self.date).timestamp())
+
+
+@dataclass(frozen=True, slots=True)
+class PipLock:
+    """One resolved set: the Python that it is for ("3.14") and the hash-locked requirements text."""
+
+    python: str
+    text: str
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """Normalized name → version, in the order of the text."""
+        return {name: version for name, version, _ in requirements(self.text)}
+
+    @property
+    def files(self) -> dict[tuple[str, str], frozenset[str]]:
+        """(normalized name, version) → sha256 of every file that may be installed for it."""
+        return {(name, version): hashes for name, version, hashes in requirements(self.text)}
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveLock:
+    """A file that a layer builds from; `size` in bytes."""
+
+    url: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """Every outside input of one channel and target. `images`: fully qualified name → "sha256:…"."""
+
+    channel: str
+    target: str
+    apt: AptLock
+    pip: Mapping[str, PipLock] = field(default_factory=dict)
+    images: Mapping[str, str] = field(default_factory=dict)
+    archives: Mapping[str, ArchiveLock] = field(default_factory=dict)
+
+
+def normalize(name: str) -> str:
+    """A Python distribution's name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def requirements(text: str) -> list[tuple[str, str, frozenset[str]]]:
+    """Split a hash-locked requirements text into (normalized name, version, sha256s).
+
+    Raises ValueError with the 1-based line number and a sentence as its two arguments.
+    """
+    found: list[tuple[str, str, frozenset[str]]] = []
+    start, held = 1, ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not held:
+            start = number
+        if held == "" and (not line.strip() or line.lstrip().startswith("#")):
+            continue
+        if held and not line.strip():
+            break
+        held += line.rstrip("\\") + " "
+        if line.endswith("\\"):
+            continue
+        entry, held = held.strip(), ""
+        match = _REQUIREMENT.match(entry)
+        if match is None:
+            raise ValueError(start, f"'{entry[:60]}' is not of the form name==version")
+        hashes = frozenset(_HASH.findall(entry))
+        if not hashes:
+            raise ValueError(start, f"'{match['name']}' has no sha256")
+        found.append((normalize(match["name"]), match["version"], hashes))
+    if held:
+        raise ValueError(start, "the last requirement is cut off")
+    return found
+
+
+def file_name(channel: str, target: str) -> str:
+    return f"{channel}-{target}.toml"
+
+
+def text_name(channel: str, target: str, pip_set: str) -> str:
+    return f"{channel}-{target}.{pip_set}.txt"
+
+
+def write(lock: Lock) -> bytes:
+    """The TOML file: the same bytes for the same lock, one entry a line, everything sorted by name."""
+    lines = [
+        "# Written by 'strix-finetune lock'; a change by hand is lost at the next one.",
+        f"format = {FORMAT}",
+        f"channel = {_text(lock.channel)}",
+        f"target = {_text(lock.target)}",
+        "",
+        "[apt]",
+        f"suite = {_text(lock.apt.suite)}",
+        "",
+        "[apt.releases]",
+    ]
+    for name, release in sorted(lock.apt.releases.items()):
+        lines.append(f"{_text(name)} = {{ date = {_text(release.date)}, sha256 = {_text(release.sha256)} }}")
+    lines += ["", "[apt.packages]"]
+    for name, package in sorted(lock.apt.packages.items()):
+        lines.append(
+            f"{_text(name)} = {{ version = {_text(package.version)}, size = {package.size},"
+            f" sha256 = {_text(package.sha256)} }}"
+        )
+    for name, pip in sorted(lock.pip.items()):
+        lines += ["", f"[pip.{_text(name)}]", f"python = {_text(pip.python)}"]
+        lines += [f"requirements_sha256 = {_text(pip.sha256)}", "", f"[pip.{_text(name)}.packages]"]
+        lines += [f"{_text(package)} = {_text(version)}" for package, version in sorted(pip.packages.items())]
+    if lock.images:
+        lines += ["", "[images]"]
+        lines += [f"{_text(name)} = {_text(digest)}" for name, digest in sorted(lock.images.items())]
+    for name, archive in sorted(lock.archives.items()):
+        lines += ["", f"[archives.{_text(name)}]", f"url = {_text(archive.url)}"]
+        lines += [f"sha256 = {_text(archive.sha256)}", f"size = {archive.size}"]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def files(lock: Lock) -> dict[str, bytes]:
+    """Name → content of every file of the lock."""
+    texts = {text_name(lock.channel, lock.target, name): pip.text.encode() for name, pip in lock.pip.items()}
+    return {**texts, file_name(lock.channel, lock.target): write(lock)}
+
+
+def save(lock: Lock, folder: Path) -> None:
+    """Put the lock's files into `folder`, each whole or not at all, and remove texts of sets that are gone.
+
+    The TOML file comes last: until it is there, the hashes in the old one refuse the new texts.
+    """
+    import os
+    import tempfile
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / file_name(lock.channel, lock.target)
+    stale: set[str] = set()
+    with contextlib.suppress(LockError):  # none yet, or one that is being replaced because it is damaged
+        stale = {text_name(lock.channel, lock.target, name) for name in read(path).pip}
+    contents = files(lock)
+    parse(contents[path.name], path, {name: pip.text for name, pip in lock.pip.items()})
+    for name, content in contents.items():
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
+        try:
+            with os.fdopen(handle, "wb") as out:
+                out.write(content)
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(folder / name)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    for name in stale - contents.keys():
+        (folder / name).unlink(missing_ok=True)
+
+
+def read(path: Path) -> Lock:
+    """Read a lock and the requirement texts beside it; raises LockError that names every fault with its line."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise LockError(Problem("there is no lock yet", Place(path), "write one with 'strix-finetune lock'")) from None
+    except OSError as error:
+        raise LockError(Problem(f"cannot be read: {error.strerror}", Place(path))) from None
+    return parse(data, path, None)
+
+
+def parse(data: bytes, path: Path, texts: Mapping[str, str] | None) -> Lock:
+    """The lock in `data`, which lies at `path`. `texts`: set → requirements text; None reads them beside `path`."""
+    document = toml_places.Document(data, path, LockError, cure=_CURE)
+    root = document.root
+    if root.integer("format", minimum=1) > FORMAT:
+        cure = "update strix-finetune"
+        raise LockError(Problem(f"this lock has a newer format than {FORMAT}", root.place("format"), cure))
+    channel, target = root.text("channel", _NAME), root.text("target", _NAME)
+    apt = _apt(root.table("apt"))
+    pip = {name: _pip(table, name, (path, channel, target), texts) for name, table in root.tables("pip", _NAME)}
+    images_table = root.table("images", optional=True)
+    images = {name: images_table.text(name, _DIGEST) for name in images_table.names(_IMAGE)}
+    archives = {
+        name: ArchiveLock(table.text("url", _URL), table.text("sha256", _SHA256), table.integer("size", minimum=1))
+        for name, table in root.tables("archives", _NAME)
+    }
+    document.finish()
+    return Lock(channel, target, apt, pip, images, archives)
+
+
+_NAME = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
+_PACKAGE = r"[a-z0-9][a-z0-9+.-]*"
+_DEBIAN_VERSION = r"[0-9A-Za-z][0-9A-Za-z.+:~-]*"
+_PYTHON_VERSION = r"[0-9A-Za-z][0-9A-Za-z.!+_-]*"
+_PYTHON = r"3\.[0-9]+"
+_SHA256 = r"[0-9a-f]{64}"
+_DIGEST = r"sha256:[0-9a-f]{64}"
+_IMAGE = r"[a-z0-9][A-Za-z0-9._:/-]*"
+_URL = r"https?://[^\s@]+"
+_DATE = r"[0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]Z"
+
+
+def _apt(table: toml_places.Table) -> AptLock:
+    suite = table.text("suite", _NAME)
+    releases = {
+        name: Release(_date(entry), entry.text("sha256", _SHA256)) for name, entry in table.tables("releases", _NAME)
+    }
+    if suite and suite not in releases:
+        table.fault("suite", f"[apt.releases] does not have the suite '{suite}'")
+    packages = {
+        name: AptPackage(
+            entry.text("version", _DEBIAN_VERSION), entry.integer("size", minimum=1), entry.text("sha256", _SHA256)
+        )
+        for name, entry in table.tables("packages", _PACKAGE, optional=True)
+    }
+    return AptLock(suite, releases, packages)
+
+
+def _date(table: toml_places.Table) -> str:
+    from datetime import datetime
+
+    value = table.text("date", _DATE)
+    try:
+        datetime.fromisoformat(value or "1970-01-01T00:00:00Z")
+    except ValueError:
+        table.fault("date", f"'{value}' is not a date")
+    return value
+
+
+def _pip(table: toml_places.Table, name: str, at: tuple[Path, str, str], texts: Mapping[str, str] | None) -> PipLock:
+    path, channel, target = at
+    python, sha256 = table.text("python", _PYTHON), table.text("requirements_sha256", _SHA256)
+    versions = table.table("packages")
+    packages = {package: versions.text(package, _PYTHON_VERSION) for package in versions.names(_NAME)}
+    beside = path.parent / text_name(channel, target, name)
+    try:
+        text = texts[name] if texts is not None else beside.read_bytes().decode()
+        parsed = requirements(text)
+    except (OSError, KeyError):
+        table.fault("requirements_sha256", f"{beside.name} beside it cannot be read")
+        return PipLock(python, "")
+    except UnicodeDecodeError:
+        table.fault("requirements_sha256", f"{beside.name} is not UTF-8 text")
+        return PipLock(python, "")
+    except ValueError as error:
+        line, message = error.args
+        table.document.add(Problem(str(message), Place(beside, line), _CURE))
+        return PipLock(python, "")
+    pip = PipLock(python, text)
+    if sha256 and pip.sha256 != sha256:
+        table.fault("requirements_sha256", f"{beside.name} has another sha256 than the lock says")
+    elif {package: version for package, version, _ in parsed} != packages:
+        table.fault("packages", f"the versions listed are not those of {beside.name}")
+    return pip
+
+
+def _text(value: str) -> str:
+    """A TOML basic string."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\u{ord(match[0]):04x}", escaped) + '"'
