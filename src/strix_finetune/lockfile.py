@@ -1,4 +1,4 @@
-"""The lock of one channel and target: a value, its files, and nothing that touches the network.
+"""The files of a lock: written the same for the same lock, read back with every fault at its line.
 
 Two kinds of file, side by side in images/locks/: `<channel>-<target>.toml`, and for every set of
 Python requirements `<channel>-<target>.<set>.txt` in the hash-locked format that pip and uv install from.
@@ -10,135 +10,16 @@ Only the standard library is imported: reading the lock is on the path of a buil
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from strix_finetune import toml_places
 from strix_finetune.errors import LockError, Place, Problem
+from strix_finetune.lockmodel import AptLock, AptPackage, ArchiveLock, Lock, PipLock, Release, requirements
 
 FORMAT = 1
 _CURE = "write it anew with 'strix-finetune lock'"
-_REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==(?P<version>[^\s;\\]+)")
-_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})(?=\s|$)")
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """The signed Release file of one suite: its Date (ISO 8601, UTC, to the second) and the sha256 of the file."""
-
-    date: str
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class AptPackage:
-    """One requested Debian package: exact version, and size in bytes and sha256 of its .deb."""
-
-    version: str
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class AptLock:
-    """`releases` has the main suite and every extra suite of the channel; `packages` only what layers ask for."""
-
-    suite: str
-    releases: Mapping[str, Release]
-    packages: Mapping[str, AptPackage] = field(default_factory=dict)
-
-    @property
-    def date(self) -> str:
-        """Date of the main suite's Release file."""
-        return self.releases[self.suite].date
-
-    @property
-    def epoch(self) -> int:
-        """The same in seconds since 1970: SOURCE_DATE_EPOCH of what is built from this lock."""
-        from datetime import datetime
-
-        return int(datetime.fromisoformat(self.date).timestamp())
-
-
-@dataclass(frozen=True, slots=True)
-class PipLock:
-    """One resolved set: the Python that it is for ("3.14") and the hash-locked requirements text."""
-
-    python: str
-    text: str
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.text.encode()).hexdigest()
-
-    @property
-    def packages(self) -> dict[str, str]:
-        """Normalized name → version, in the order of the text."""
-        return {name: version for name, version, _ in requirements(self.text)}
-
-    @property
-    def files(self) -> dict[tuple[str, str], frozenset[str]]:
-        """(normalized name, version) → sha256 of every file that may be installed for it."""
-        return {(name, version): hashes for name, version, hashes in requirements(self.text)}
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveLock:
-    """A file that a layer builds from; `size` in bytes."""
-
-    url: str
-    sha256: str
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lock:
-    """Every outside input of one channel and target. `images`: fully qualified name → "sha256:…"."""
-
-    channel: str
-    target: str
-    apt: AptLock
-    pip: Mapping[str, PipLock] = field(default_factory=dict)
-    images: Mapping[str, str] = field(default_factory=dict)
-    archives: Mapping[str, ArchiveLock] = field(default_factory=dict)
-
-
-def normalize(name: str) -> str:
-    """A Python distribution's name as indexes compare it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def requirements(text: str) -> list[tuple[str, str, frozenset[str]]]:
-    """Split a hash-locked requirements text into (normalized name, version, sha256s).
-
-    Raises ValueError with the 1-based line number and a sentence as its two arguments.
-    """
-    found: list[tuple[str, str, frozenset[str]]] = []
-    start, held = 1, ""
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not held:
-            start = number
-        if held == "" and (not line.strip() or line.lstrip().startswith("#")):
-            continue
-        if held and not line.strip():
-            break
-        held += line.rstrip("\\") + " "
-        if line.endswith("\\"):
-            continue
-        entry, held = held.strip(), ""
-        match = _REQUIREMENT.match(entry)
-        if match is None:
-            raise ValueError(start, f"'{entry[:60]}' is not of the form name==version")
-        hashes = frozenset(_HASH.findall(entry))
-        if not hashes:
-            raise ValueError(start, f"'{match['name']}' has no sha256")
-        found.append((normalize(match["name"]), match["version"], hashes))
-    if held:
-        raise ValueError(start, "the last requirement is cut off")
-    return found
 
 
 def file_name(channel: str, target: str) -> str:

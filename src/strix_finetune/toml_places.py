@@ -1,7 +1,7 @@
 """A TOML document whose faults know their line: typed look-ups that collect every problem before raising once.
 
-The standard reader gives values without positions, so the lines of keys are found by a second, rough scan of
-the text. It understands tables, dotted and quoted keys; what it does not find falls back to the enclosing table.
+Only the standard library is imported: the lock is read this way on the path of a build that has nothing to do.
+The strict models of schema.py are for files that people write; they cost more to import than such a build may take.
 """
 
 from __future__ import annotations
@@ -14,38 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from strix_finetune.errors import InputError, Place, Problem, nearest
+from strix_finetune.tomlpos import Positions
 
-_KEY_PART = r'(?:"(?:[^"\\]|\\.)*"|\'[^\']*\'|[A-Za-z0-9_-]+)'
-_KEY = rf"{_KEY_PART}(?:\s*\.\s*{_KEY_PART})*"
-_HEADER = re.compile(rf"^\s*\[\[?\s*({_KEY})\s*\]\]?\s*(?:#.*)?$")
-_ENTRY = re.compile(rf"^\s*({_KEY})\s*=")
 _AT_LINE = re.compile(r"\(at (?:line (\d+), column \d+|end of document)\)")
 
 KeyPath = tuple[str, ...]
-
-
-def lines(text: str) -> dict[KeyPath, int]:
-    """Path of every key and table → its first 1-based line."""
-    found: dict[KeyPath, int] = {}
-    table: KeyPath = ()
-    for number, line in enumerate(text.split("\n"), start=1):
-        header = _HEADER.match(line)
-        if header:
-            table = _split(header[1])
-            found.setdefault(table, number)
-        elif entry := _ENTRY.match(line):
-            found.setdefault(table + _split(entry[1]), number)
-    return found
-
-
-def _split(key: str) -> KeyPath:
-    parts = []
-    for part in re.findall(_KEY_PART, key):
-        if part[0] == '"':
-            parts.append(re.sub(r"\\(.)", r"\1", part[1:-1]))
-        else:
-            parts.append(part.strip("'"))
-    return tuple(parts)
 
 
 @dataclass
@@ -57,7 +30,7 @@ class Document:
     error: type[InputError]
     cure: str = ""
     problems: list[Problem] = field(default_factory=list)
-    _lines: dict[KeyPath, int] = field(default_factory=dict)
+    _positions: Positions | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -81,11 +54,9 @@ class Document:
         return Problem(f"not valid TOML: {sentence[:1].lower()}{sentence[1:]}", Place(self.path, line), self.cure)
 
     def place(self, path: KeyPath) -> Place:
-        if not self._lines:
-            self._lines = lines(self._text)
-        while path and path not in self._lines:
-            path = path[:-1]
-        return Place(self.path, self._lines.get(path, 1))
+        if self._positions is None:
+            self._positions = Positions(self._text)
+        return Place(self.path, self._positions.line(path) or 1)
 
     def add(self, problem: Problem) -> None:
         self.problems.append(problem)

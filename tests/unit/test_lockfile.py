@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from strix_finetune import lockfile
 from strix_finetune.errors import LockError
-from strix_finetune.lockfile import AptLock, AptPackage, ArchiveLock, Lock, PipLock, Release
+from strix_finetune.lockmodel import AptLock, AptPackage, ArchiveLock, Lock, PipLock, Release
 
 A, B = "a" * 64, "b" * 64
 TEXT = f"""\
