@@ -1,0 +1,178 @@
+"""What went wrong between us and an engine, said in one sentence with a cure.
+
+The docker SDK, requests, urllib3 and http.client wrap one another's exceptions, so the cause is looked for
+through the whole chain. Nothing of them is imported before one of them has raised.
+"""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import json
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from strix_finetune.errors import EngineError, EngineUnavailable, Problem, StrixError
+
+_NOT_HTTP = (http.client.BadStatusLine, http.client.LineTooLong, http.client.UnknownProtocol)
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """The error and everything that it wraps (cause, context, arguments), outermost first, each once."""
+    found: list[BaseException] = []
+    queue: list[object] = [error]
+    while queue and len(found) < 64:
+        item = queue.pop(0)
+        if not isinstance(item, BaseException) or any(item is seen for seen in found):
+            continue
+        found.append(item)
+        queue += [item.__cause__, item.__context__, getattr(item, "reason", None), *item.args]
+    return found
+
+
+def unreachable(url: str, error: BaseException, *, source: str = "") -> EngineUnavailable | None:
+    """The sentence for an engine that did not answer at `url`, or None when this is another kind of fault.
+
+    `source` names the setting that the address came from ("DOCKER_HOST"), empty for a default.
+    """
+    where = f"{url} (from {source})" if source else url
+    named = source or "DOCKER_HOST"
+    for cause in causes(error):
+        text = str(cause)
+        if isinstance(cause, PermissionError) or getattr(cause, "errno", None) in (errno.EACCES, errno.EPERM):
+            return EngineUnavailable(
+                Problem(f"no permission to use the container engine at {where}", cure=_permission_cure(url))
+            )
+        if isinstance(cause, ssl_error()) or "HTTP request to an HTTPS server" in text:
+            return EngineUnavailable(
+                Problem(
+                    f"the TLS connection to {where} failed",
+                    cure="check DOCKER_TLS_VERIFY and DOCKER_CERT_PATH against the engine",
+                )
+            )
+        if isinstance(cause, socket.gaierror) or type(cause).__name__ == "NameResolutionError":
+            return EngineUnavailable(
+                Problem(f"the host name in the engine's address {where} is not known", cure=f"correct {named}")
+            )
+        if isinstance(cause, FileNotFoundError) or getattr(cause, "errno", None) in (errno.ENOENT, errno.ENOTDIR):
+            if source:
+                return EngineUnavailable(
+                    Problem(f"there is no engine socket at {where}", cure=f"correct or unset {named}")
+                )
+            return EngineUnavailable(Problem(f"no container engine is running at {where}", cure=START_CURE))
+        if isinstance(cause, ConnectionRefusedError) or getattr(cause, "errno", None) == errno.ECONNREFUSED:
+            cure = f"{START_CURE}, or correct {named}" if source else START_CURE
+            return EngineUnavailable(Problem(f"no container engine is running at {where}", cure=cure))
+        if isinstance(cause, _NOT_HTTP) or getattr(cause, "errno", None) in (errno.ENOTSOCK, errno.EPROTOTYPE):
+            return EngineUnavailable(
+                Problem(f"what answers at {where} is not a container engine", cure=f"correct {named}")
+            )
+        if "timed out" in text or getattr(cause, "errno", None) in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+            return EngineUnavailable(
+                Problem(
+                    f"the container engine at {where} does not answer", cure=f"check the network, or correct {named}"
+                )
+            )
+    return None
+
+
+START_CURE = "start it (`systemctl start docker`, or `systemctl --user start podman.socket`)"
+
+
+def wrong_url(url: str, source: str, detail: str = "") -> EngineUnavailable:
+    """The sentence for an address that cannot be one."""
+    reason = f" ({detail})" if detail else ""
+    return EngineUnavailable(
+        Problem(
+            f"{source or 'the engine address'} is '{url}', which is no engine address{reason}",
+            cure="use unix:///path/to/socket or tcp://host:port",
+        )
+    )
+
+
+def ssl_error() -> type[Exception]:
+    import ssl
+
+    return ssl.SSLError
+
+
+def _permission_cure(url: str) -> str:
+    path = url.removeprefix("unix://")
+    try:
+        import grp
+
+        group = grp.getgrgid(Path(path).stat().st_gid).gr_name
+    except (OSError, KeyError):
+        group = "docker"
+    if group in ("root", "nogroup"):
+        return "run as the user that owns the socket, or use rootless Podman"
+    return f"add yourself to its group (`sudo usermod -aG {group} $USER`, then log in again), or use rootless Podman"
+
+
+def engine_words(error: BaseException) -> str:
+    """What the engine itself said, without the SDK's "500 Server Error for http+docker://…" around it."""
+    explanation = getattr(error, "explanation", None)
+    text = explanation.decode("utf-8", "replace") if isinstance(explanation, bytes) else str(explanation or error)
+    return one_line(text)
+
+
+def message_of(body: bytes) -> str:
+    """The message of an error answer: engines send JSON {"message": …}, proxies and old ones plain text."""
+    try:
+        data = json.loads(body)
+    except ValueError:
+        data = None
+    if isinstance(data, dict):
+        text = data.get("message") or data.get("cause") or data.get("error") or ""
+        if text:
+            return one_line(str(text))
+    return one_line(body[:2000].decode("utf-8", "replace"))
+
+
+def one_line(text: str) -> str:
+    """Squeeze an engine's message into one line of at most 600 characters."""
+    line = re.sub(r"\s+", " ", text).strip().rstrip(".;")
+    return line if len(line) <= 600 else line[:597] + "..."
+
+
+@contextmanager
+def engine_errors(doing: str, url: str) -> Iterator[None]:
+    """Turn whatever the SDK raises inside into one EngineError: "could not <doing>: <the engine's words>"."""
+    try:
+        yield
+    except StrixError:
+        raise
+    except Exception as error:
+        if not is_transport(error):
+            raise
+        raise explain(error, doing, url) from error
+
+
+def is_transport(error: BaseException) -> bool:
+    """Whether this comes from the way to the engine (and is not a mistake of ours)."""
+    module = type(error).__module__.partition(".")[0]
+    return module in ("docker", "requests", "urllib3", "http") or isinstance(error, OSError)
+
+
+def explain(error: BaseException, doing: str, url: str) -> EngineError:
+    """The sentence for a request that failed."""
+    if getattr(error, "response", None) is not None:
+        return EngineError(Problem(f"could not {doing}: {engine_words(error)}"))
+    gone = unreachable(url, error)
+    if gone is not None:
+        return EngineUnavailable(
+            tuple(Problem(f"could not {doing}: {p.message}", p.place, p.cure) for p in gone.problems)
+        )
+    if any(isinstance(cause, ConnectionError | http.client.HTTPException | EOFError) for cause in causes(error)) or any(
+        type(cause).__name__ in ("ProtocolError", "IncompleteRead", "ChunkedEncodingError") for cause in causes(error)
+    ):
+        return EngineError(
+            Problem(
+                f"the container engine at {url} went away while we tried to {doing}",
+                cure="check that it runs, then repeat",
+            )
+        )
+    return EngineError(Problem(f"could not {doing}: {engine_words(error)}"))
