@@ -49,32 +49,19 @@ def _edit(layer: LayerDef, edit: LayerOverride, change: Override, problems: list
         return Place(change.source.path, change.source.positions.line(("layers", layer.name, *keys)))
 
     spec = layer.spec
-    for key in edit.vars:
-        if key not in spec.vars:
-            problems.append(
-                Problem(
-                    f"the layer '{layer.name}' has no variable '{key}'", at("vars", key), nearest(key, list(spec.vars))
-                )
-            )
-    for name in edit.packages:
-        if name not in spec.packages:
-            problems.append(
-                Problem(
-                    f"the layer '{layer.name}' has no package list '{name}'",
-                    at("packages", name),
-                    nearest(name, list(spec.packages)),
-                )
-            )
+    for kind, noun, edits, known in (
+        ("vars", "variable", edit.vars, spec.vars),
+        ("packages", "package list", edit.packages, spec.packages),
+        ("requirements", "requirement set", edit.requirements, spec.pip),
+    ):
+        problems.extend(
+            Problem(f"the layer '{layer.name}' has no {noun} '{name}'", at(kind, name), nearest(name, list(known)))
+            for name in edits
+            if name not in known
+        )
     pip = dict(spec.pip)
     for name, lists in edit.requirements.items():
         if name not in pip:
-            problems.append(
-                Problem(
-                    f"the layer '{layer.name}' has no requirement set '{name}'",
-                    at("requirements", name),
-                    nearest(name, list(pip)),
-                )
-            )
             continue
         requirements = edit_list(pip[name].requirements, lists, at("requirements", name), problems)
         pip[name] = pip[name].model_copy(update={"requirements": requirements})

@@ -16,7 +16,6 @@ from strix_finetune.names import layer_ref
 from strix_finetune.paths import Folders
 from strix_finetune.templates import Templates
 
-
 # where the root file system of a bootstrapped layer lies in its context
 ROOTFS = "inputs/rootfs.tar"
 

@@ -100,8 +100,8 @@ class Templates:
         except TemplateError as error:
             # raised by a function that the template called: add the place of the call
             problem = error.problems[0]
-            place = problem.place or self._where(error)
-            raise TemplateError(Problem(problem.message, place, problem.cure)) from error
+            called = problem.place or self._where(error)
+            raise TemplateError(Problem(problem.message, called, problem.cure)) from error
         except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
             raise TemplateError(Problem(f"the template fails: {error}", self._where(error))) from error
         return unmark(text, self._loader.files)

@@ -1,0 +1,97 @@
+"""The command line: thin. Each command lives in its own module and is imported only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from strix_finetune.errors import InputError, StrixError, nearest
+
+# command → module:attribute; `strix-finetune --help` reads only the names and the texts here
+COMMANDS = {
+    "plan": ("strix_finetune.cli.build:plan", "Show what a build would do, and why."),
+    "build": ("strix_finetune.cli.build:build", "Build the layers that are not up to date, test and tag them."),
+    "render": ("strix_finetune.cli.build:render", "Print or write the rendered Dockerfiles."),
+    "smoke": ("strix_finetune.cli.build:smoke", "Run the smoke tests of existing layers again."),
+    "images": ("strix_finetune.cli.images:images", "List the images of this project with their sizes."),
+    "lock": ("strix_finetune.cli.lock:lock", "Resolve every outside input and write the lock."),
+    "push": ("strix_finetune.cli.registry:push", "Push tested images to a registry."),
+    "pull": ("strix_finetune.cli.registry:pull", "Pull images from a registry."),
+    "fetch": ("strix_finetune.cli.fetch:fetch", "Get what the demo needs."),
+    "train": ("strix_finetune.cli.run:train", "Run `train` in the image, with the right flags for this host."),
+    "run": ("strix_finetune.cli.run:run", "Run any command in the image."),
+    "shell": ("strix_finetune.cli.run:shell", "Open a shell in the image."),
+    "targets": ("strix_finetune.cli.targets:targets", "List the GPU targets."),
+    "inspect": ("strix_finetune.cli.inspect:command", "Show which GPU targets a library holds code for."),
+    "demo": ("strix_finetune.cli.demo:demo", "Build, fetch, fine-tune, and compare answers before and after."),
+}
+
+
+class LazyGroup(click.Group):
+    """Imports a command's module when the command is called, not to list it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name][0].split(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            raise InputError(f"there is no command '{args[0]}'", cure=nearest(args[0], list(COMMANDS)))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="strix-finetune", prog_name="strix-finetune")
+def root() -> None:
+    """Locked, layered, smoke-tested images for fine-tuning LLMs on AMD GPUs."""
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command line and return the exit code: 0 done, 1 the work failed, 2 wrong input, 130 interrupted."""
+    try:
+        result = root.main(arguments, prog_name="strix-finetune", standalone_mode=False)
+    except click.exceptions.Abort:
+        return _interrupted()
+    except KeyboardInterrupt:
+        return _interrupted()
+    except click.UsageError as error:
+        hint = f"; see '{error.ctx.command_path} --help'" if error.ctx else ""
+        message = error.format_message().rstrip(".")
+        print(f"error: {message[:1].lower()}{message[1:]}{hint}", file=sys.stderr)
+        return 2
+    except click.ClickException as error:
+        print(f"error: {error.format_message()}", file=sys.stderr)
+        return error.exit_code
+    except StrixError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        # whoever read our output has gone: nothing is wrong
+        sys.stderr.close()
+        return 0
+    except OSError as error:
+        what = f"{error.filename}: " if error.filename else ""
+        print(f"error: {what}{(error.strerror or str(error)).lower()}", file=sys.stderr)
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def _interrupted() -> int:
+    print("interrupted; what was finished is kept, the next run goes on from there", file=sys.stderr)
+    return 130

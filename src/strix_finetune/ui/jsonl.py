@@ -1,0 +1,20 @@
+"""One JSON object a line; what each holds is said in docs/json.md."""
+
+from __future__ import annotations
+
+import json
+from typing import TextIO
+
+from strix_finetune.events import Event, as_json
+
+
+class JsonView:
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def show(self, event: Event) -> None:
+        self._stream.write(json.dumps(as_json(event), ensure_ascii=False) + "\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        pass

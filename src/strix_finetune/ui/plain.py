@@ -1,0 +1,82 @@
+"""A log for pipes and CI: one line for each thing that matters, the tail of the log on failure."""
+
+from __future__ import annotations
+
+import re
+from typing import TextIO
+
+from strix_finetune.events import (
+    Event,
+    Finished,
+    LayerDone,
+    LayerPlanned,
+    LayerStarted,
+    Notice,
+    SmokeResult,
+    StepProgress,
+)
+
+MARKS = {"passed": "ok", "failed": "FAILED", "not-run": "not run"}
+
+
+class PlainView:
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def show(self, event: Event) -> None:
+        for line in plain_lines(event):
+            self._stream.write(line + "\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        pass
+
+
+def plain_lines(event: Event) -> list[str]:
+    """The lines that an event is worth in a log."""
+    match event:
+        case Notice(message=message):
+            return [message]
+        case LayerPlanned(layer=layer, action="reuse" | "build", reason=reason):
+            return [f"{layer}: {reason}"]
+        case LayerStarted(layer=layer, log=log):
+            return [f"{layer}: building, log in {log}"]
+        case StepProgress(layer=layer, step=step, cached=cached, seconds=seconds) if seconds is not None:
+            return [f"{layer}:   {shorten(step)} ({'cached' if cached else f'{seconds:.1f} s'})"]
+        case SmokeResult(layer=layer, test=test, state=state, detail=detail):
+            return [f"{layer}:   smoke {test}: {MARKS[state]}{f', {detail}' if detail else ''}"]
+        case LayerDone(layer=layer, outcome="built", seconds=seconds, size=size):
+            return [f"{layer}: built in {seconds:.1f} s, {megabytes(size)}"]
+        case LayerDone(layer=layer, outcome="blocked", message=message):
+            return [f"{layer}: {message}"]
+        case LayerDone(layer=layer, outcome="failed", seconds=seconds, message=message, log_tail=tail):
+            return [
+                f"{layer}: FAILED after {seconds:.1f} s",
+                *(f"{layer}: | {line}" for line in tail),
+                f"error: {message}",
+            ]
+        case Finished():
+            return [summary(event)]
+    return []
+
+
+def summary(event: Finished) -> str:
+    counts = [
+        (event.built, "built"),
+        (event.reused, "up to date"),
+        (event.failed, "failed"),
+        (event.blocked, "not tried"),
+    ]
+    parts = [f"{count} {word}" for count, word in counts if count]
+    made = f": {event.image}" if event.image else ""
+    return f"{', '.join(parts) or 'nothing to do'} in {event.seconds:.1f} s{made}"
+
+
+def shorten(step: str, width: int = 100) -> str:
+    """A build step on one line, without the mount flags that every step has."""
+    text = re.sub(r"\s*--mount=\S+", "", " ".join(step.split()))
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def megabytes(size: int) -> str:
+    return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
