@@ -220,7 +220,7 @@ def test_indexes_on_this_disk_do_not_reach_a_step(tmp_path: Path) -> None:
     [
         ("pip", "[global]\nindex-url\n= = =\n [x", ":2"),
         ("pip", "index-url = x\n", ":1"),
-        ("uv", "a = 1\nb = [\n\n", ":3"),
+        ("uv", "a = 1\nb = ?\n", ":2"),
     ],
 )
 def test_a_broken_configuration_file(tmp_path: Path, name: str, text: str, line: str) -> None:
