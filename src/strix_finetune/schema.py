@@ -20,7 +20,10 @@ Value = str | int | bool | list[str]
 class Strict(BaseModel):
     """Frozen, no coercion, no unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, str_strip_whitespace=True)
+    # python-re: the default engine has no look-ahead, which RelativePath needs
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, str_strip_whitespace=True, regex_engine="python-re"
+    )
 
 
 class PipSet(Strict):
