@@ -1,0 +1,275 @@
+"""Ask Debian's archive with the host's apt, in a private state folder: the host's own apt is neither read nor changed.
+
+apt verifies the signatures, follows the pins and compares the versions; this module only writes its configuration
+and reads its answers. The folder stays in the user's cache, so that a second call fetches only what is new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from strix_finetune.errors import FetchFailed, InputError
+from strix_finetune.lockmodel import AptPackage, Release
+from strix_finetune.netconf import NetSettings, Suites, redact, sources_list
+from strix_finetune.resolve import AptAnswer
+from strix_finetune.schema import Apt
+
+ARCHITECTURE = "amd64"
+_UNREACHABLE = re.compile(
+    r"(Could not (?:resolve|connect)[^\n]*|Temporary failure[^\n]*|[^\n]*(?:timed out|refused)[^\n]*)"
+)
+_KEYRINGS = ("debian-archive-keyring.gpg", "debian-archive-keyring.pgp")
+
+
+def suites(apt: Apt) -> Suites:
+    """The suites of a channel, the main one first."""
+    return Suites((apt.suite, *apt.extra_suites), tuple(apt.components))
+
+
+def keyring(folder: Path = Path("/usr/share/keyrings")) -> Path:
+    """The public keys of Debian's archive on this host. Raises InputError where they are missing."""
+    for name in _KEYRINGS:
+        if (folder / name).is_file():
+            return folder / name
+    raise InputError(
+        f"this host has no keys to verify Debian's archive with: {folder / _KEYRINGS[0]} is missing",
+        cure="install the package debian-archive-keyring",
+    )
+
+
+def default_mirror() -> str:
+    """Debian's own archive, as this host's mmdebstrap knows it: for hosts whose apt has no Debian mirror."""
+    program = shutil.which("mmdebstrap")
+    if program is None:
+        raise InputError(
+            "this host's apt has no Debian mirror", cure="install mmdebstrap, or name one in STRIX_DEBIAN_MIRROR"
+        )
+    # the sources are written before the first hook runs, and this hook ends the run
+    hook = '--setup-hook=cat "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*; exit 1'
+    command = [program, "--mode=root", "--variant=custom", f"--architectures={ARCHITECTURE}", hook, "sid", "/dev/null"]
+    if os.geteuid() != 0:
+        command[1] = "--mode=unshare"
+    told = subprocess.run(command, capture_output=True, text=True, env=_environment())
+    if found := re.search(r"^deb (?:\[[^]]*\] )?(https?://\S+) sid ", told.stdout + told.stderr, re.M):
+        return found[1].rstrip("/")
+    raise InputError("this host has no Debian mirror", cure="name one in STRIX_DEBIAN_MIRROR")
+
+
+class HostApt:
+    """An `AptResolver` on a host that has apt. `cache` is the user's cache folder of this program."""
+
+    def __init__(self, settings: NetSettings, cache: Path) -> None:
+        self._settings, self._cache = settings, cache
+
+    @staticmethod
+    def available() -> bool:
+        return all(shutil.which(program) for program in ("apt-get", "apt-cache"))
+
+    def ask(self, names: Collection[str], apt: Apt) -> AptAnswer:
+        """See `AptResolver.ask`. Fetches what is new in the archive (0.1 s when nothing is, a few at first)."""
+        wanted = sorted(set(names))
+        with self._state(apt) as state:
+            state.update()
+            releases = {suite: state.release(suite) for suite in suites(apt).suites}
+            served = state.served(wanted)
+            chosen = state.candidates(wanted)
+            unknown = {name: state.cure(name) for name in wanted if chosen.get(name) not in served.get(name, {})}
+        candidates = {name: served[name][chosen[name]] for name in wanted if name not in unknown}
+        return AptAnswer(releases, candidates, served, unknown)
+
+    @contextlib.contextmanager
+    def _state(self, apt: Apt) -> Iterator[_State]:
+        """The private folder for these sources, held by one process at a time."""
+        mirror = self._settings.debian_mirror or default_mirror()
+        sources = sources_list(mirror, suites(apt), str(keyring()))
+        config = "\n\n".join([sources, *apt.pins])
+        folder = self._cache / "apt" / hashlib.sha256(config.encode()).hexdigest()[:16]
+        for name in ("state/lists/partial", "cache/archives/partial", "etc/preferences.d", "etc/empty.d"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            (folder / "state/status").touch()
+            (folder / "etc/sources.list").write_text(sources)
+            (folder / "etc/preferences").write_text("\n\n".join(apt.pins) + "\n")
+            (folder / "apt.conf").write_text(_apt_conf(folder, self._settings))
+            yield _State(folder, apt, mirror)
+
+
+class _State:
+    """One private apt folder, ready to be asked."""
+
+    def __init__(self, folder: Path, apt: Apt, mirror: str) -> None:
+        self._folder, self._apt, self._mirror = folder, apt, redact(mirror)
+
+    def update(self) -> None:
+        """Fetch the indexes. apt counts a failed fetch as a warning unless told otherwise."""
+        done = self._run("apt-get", "update", "-q", "-o", "APT::Update::Error-Mode=any")
+        if done.returncode != 0:
+            raise explain(done.stderr, self._apt, self._mirror)
+
+    def release(self, suite: str) -> Release:
+        """The signed Release file of a suite, among those that apt has verified and kept."""
+        for path in sorted((self._folder / "state/lists").glob("*Release")):
+            fields = release_fields(path)
+            if suite in (fields.get("Suite"), fields.get("Codename")) and "Date" in fields:
+                with path.open("rb") as stream:
+                    digest = hashlib.file_digest(stream, "sha256").hexdigest()
+                return Release(iso_date(fields["Date"]), digest)
+        raise FetchFailed(f"apt has no signed Release file of the suite '{suite}'", cure="check the mirror")
+
+    def candidates(self, names: Sequence[str]) -> dict[str, str]:
+        """name → the version that apt would install; names without one are left out."""
+        return parse_policy(self._run("apt-cache", "policy", *names).stdout) if names else {}
+
+    def served(self, names: Sequence[str]) -> dict[str, dict[str, AptPackage]]:
+        return parse_show(self._run("apt-cache", "show", *names).stdout) if names else {}
+
+    def cure(self, name: str) -> str:
+        """What to do about a name that cannot be installed: its providers, or the nearest name that exists."""
+        told = self._run("apt-cache", "showpkg", name).stdout
+        providers = sorted({line.split()[0] for line in told.partition("Reverse Provides:")[2].splitlines() if line.strip()})
+        if providers:
+            return f"it is virtual, name one that provides it: {', '.join(providers[:5])}"
+        from difflib import get_close_matches
+
+        # names are told by their beginning here: comparing with all 70000 would take seconds
+        for prefix in (name[:3], name[:1]):
+            known = self._run("apt-cache", "pkgnames", prefix).stdout.split()
+            close = get_close_matches(name, known, n=1, cutoff=0.7)
+            if close:
+                return f"did you mean '{close[0]}'?"
+        return "check the spelling, or the suite of the channel"
+
+    def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        env = _environment() | {"APT_CONFIG": str(self._folder / "apt.conf")}
+        try:
+            return subprocess.run(command, capture_output=True, text=True, env=env, errors="replace")
+        except FileNotFoundError:
+            raise InputError(f"this host has no {command[0]}", cure="install apt") from None
+
+
+def parse_policy(text: str) -> dict[str, str]:
+    """Read `apt-cache policy`: name → candidate."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in text.splitlines():
+        if line and not line[0].isspace():
+            name = line.rstrip().removesuffix(":")
+        elif (match := re.match(r"\s+Candidate: (\S+)$", line)) and match[1] != "(none)":
+            found[name] = match[1]
+    return found
+
+
+def parse_show(text: str) -> dict[str, dict[str, AptPackage]]:
+    """Read `apt-cache show`: name → version → package."""
+    found: dict[str, dict[str, AptPackage]] = {}
+    for stanza in text.split("\n\n"):
+        fields = dict(re.findall(r"^(Package|Version|Size|SHA256): *(\S+)$", stanza, re.M))
+        if fields.keys() >= {"Package", "Version", "Size", "SHA256"}:
+            package = AptPackage(fields["Version"], int(fields["Size"]), fields["SHA256"])
+            found.setdefault(fields["Package"], {})[package.version] = package
+    return found
+
+
+def release_fields(path: Path) -> dict[str, str]:
+    """The fields at the head of a Release file, up to its lists of hashes."""
+    fields: dict[str, str] = {}
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        for line in stream:
+            if line.startswith(("MD5Sum:", "SHA1:", "SHA256:")):
+                break
+            name, colon, value = line.partition(":")
+            if colon and not line.startswith(("Hash:", " ", "-")):
+                fields[name] = value.strip()
+    return fields
+
+
+def iso_date(text: str) -> str:
+    """ "Fri, 30 Oct 2026 08:08:01 UTC" → "2026-10-30T08:08:01Z"."""
+    from datetime import UTC
+    from email.utils import parsedate_to_datetime
+
+    try:
+        date = parsedate_to_datetime(text)
+    except ValueError:
+        raise FetchFailed(f"the archive's Release file has a Date that is none: {text!r}") from None
+    date = date.replace(tzinfo=UTC) if date.tzinfo is None else date.astimezone(UTC)
+    return f"{date:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def explain(stderr: str, apt: Apt, mirror: str) -> FetchFailed:
+    """One sentence for what `apt-get update` complains about."""
+    text = redact(stderr)
+    suite = next((name for name in suites(apt).suites if f" {name} " in text or f"/{name}/" in text), apt.suite)
+    if re.search(r"NO_PUBKEY|is not signed|GPG error|BADSIG|EXPKEYSIG|signatures? (?:were|couldn't)", text):
+        return FetchFailed(
+            f"the signature of Debian's suite '{suite}' cannot be verified with the keys of this host",
+            cure="install a newer debian-archive-keyring, or use a mirror that is Debian's",
+        )
+    if found := re.search(r"is expired \(([^)]*)\)", text):
+        return FetchFailed(
+            f"{mirror} has a Release file of '{suite}' that is expired ({found[1].rstrip('.')})",
+            cure="check this host's clock, or use a mirror that is up to date",
+        )
+    if found := re.search(r"is not valid yet \(([^)]*)\)", text):
+        return FetchFailed(
+            f"the Release file of '{suite}' is not valid yet ({found[1].rstrip('.')})", cure="set this host's clock"
+        )
+    if re.search(r"does not have a Release file|404 +Not Found", text):
+        return FetchFailed(
+            f"{mirror} does not serve the suite '{suite}'",
+            cure="correct [apt] in the channel, or name another mirror in STRIX_DEBIAN_MIRROR",
+        )
+    if "No space left on device" in text:
+        return FetchFailed("the disk of the cache folder is full", cure="make room, or set XDG_CACHE_HOME")
+    if reason := _UNREACHABLE.search(text):
+        words = reason[1].removeprefix("E: ").strip().rstrip(".")
+        return FetchFailed(f"{mirror} cannot be reached ({words})", cure="check the network and the proxy settings")
+    first = next((line for line in text.splitlines() if line.startswith("E: ")), text.strip()[:200])
+    return FetchFailed(f"apt cannot read the indexes of '{suite}': {first.removeprefix('E: ').rstrip('.')}")
+
+
+def _apt_conf(folder: Path, settings: NetSettings) -> str:
+    options = {
+        "Dir": f"{folder}/",
+        "Dir::State": f"{folder}/state",
+        "Dir::State::status": f"{folder}/state/status",
+        "Dir::Cache": f"{folder}/cache",
+        "Dir::Etc": f"{folder}/etc",
+        "Dir::Etc::sourceparts": f"{folder}/etc/empty.d",
+        "Dir::Etc::parts": f"{folder}/etc/empty.d",
+        # keys come from the sources' signed-by alone
+        "Dir::Etc::trusted": "/dev/null",
+        "Dir::Etc::trustedparts": f"{folder}/etc/empty.d",
+        # passwords of a closed mirror stay where the host keeps them
+        "Dir::Etc::netrc": "/etc/apt/auth.conf",
+        "Dir::Etc::netrcparts": "/etc/apt/auth.conf.d",
+        "APT::Architecture": ARCHITECTURE,
+        "APT::Architectures": ARCHITECTURE,
+        "Acquire::Languages": "none",
+        "Acquire::GzipIndexes": "true",
+        "Acquire::AllowInsecureRepositories": "false",
+        "Acquire::AllowWeakRepositories": "false",
+        "Acquire::AllowDowngradeToInsecureRepositories": "false",
+        "Acquire::Retries": "3",
+        **dict(settings.apt_options),
+    }
+    if os.geteuid() == 0:
+        # apt's own unprivileged user cannot enter root's cache folder
+        options["APT::Sandbox::User"] = "root"
+    if settings.ca_bundle:
+        options["Acquire::https::CaInfo"] = str(settings.ca_bundle)
+    return "".join(f'{name} "{value}";\n' for name, value in options.items())
+
+
+def _environment() -> dict[str, str]:
+    dropped = ("APT_CONFIG", "LANGUAGE")
+    return {name: value for name, value in os.environ.items() if name not in dropped} | {"LC_ALL": "C.UTF-8"}
