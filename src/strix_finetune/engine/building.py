@@ -7,6 +7,7 @@ import re
 from base64 import b64decode
 from binascii import Error as BadBase64
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,27 @@ from strix_finetune.engine.base import BuildEvent, BuildRequest, EngineKind
 from strix_finetune.engine.buildkit import FailedStep, StatusDecoder
 from strix_finetune.engine.failures import one_line
 from strix_finetune.engine.legacy import StreamDecoder
-from strix_finetune.errors import BuildFailed, EngineError, EngineUnavailable, Place, Problem
+from strix_finetune.engine.places import line_of, read_dockerfile
+from strix_finetune.engine.signals import how_it_ended
+from strix_finetune.errors import BuildFailed, EngineError, EngineUnavailable, Place, Problem, StrixError
 
 MAX_RECORD = 16 * 1024 * 1024
 _PARSE_LINE = re.compile(r"(?:parse error (?:on )?line|Dockerfile:|on line|at line) ?(\d+)", re.IGNORECASE)
 _EXIT = re.compile(r"(?:exit code:|exit status|returned a non-zero code:) (\d+)")
+_LOCAL_PARENT = re.compile(r"registry localhost|Head \"https?://localhost/")
+_CHAIN = re.compile(
+    r"^(?:failed to solve(?: with frontend \S+)?|failed to create LLB definition|failed to compute cache key|"
+    r"(?:error )?building at STEP \".*?\"|dockerfile parse error (?:on )?line \d+|error building image|Build error): "
+)
 _SYNTAX = re.compile(
-    r"dockerfile parse error|unknown instruction|unknown flag|requires (?:at least|exactly)|no build stage|"
-    r"file with no instructions|missing .* argument|syntax error|cannot be empty",
+    r"dockerfile parse error|unknown instruction|unknown flag|requires (?:at least|exactly|either)|no build stage|"
+    r"no FROM statement|only supports the|no contents in|file with no instructions|missing .* argument|"
+    r"syntax error|cannot be empty",
     re.IGNORECASE,
 )
 
 
-def parameters(request: BuildRequest, kind: EngineKind, network: str | None) -> dict[str, str]:
+def parameters(request: BuildRequest, kind: EngineKind) -> dict[str, str]:
     """The query of POST /build. No `t`: the result stays untagged."""
     params = {
         "version": "2",  # BuildKit; Podman ignores it
@@ -37,8 +46,9 @@ def parameters(request: BuildRequest, kind: EngineKind, network: str | None) -> 
     }
     if request.build_args:
         params["buildargs"] = json.dumps(dict(request.build_args), sort_keys=True)
-    if network:
-        params["networkmode"] = network
+    # BuildKit knows no other name for its own network.
+    if request.network and request.network not in ("bridge", "default"):
+        params["networkmode"] = request.network
     if not request.use_cache:
         params["nocache"] = "1"
     if kind == "podman":
@@ -132,17 +142,23 @@ def follow(answer: Iterable[dict[str, Any]], request: BuildRequest, on_event: Ca
 
 
 def failure(error: str, step: FailedStep | None, request: BuildRequest) -> BuildFailed:
-    """The sentence for a build that the engine gave up."""
-    line = _PARSE_LINE.search(error)
-    if line or (_SYNTAX.search(error) and not (step and step.name)):
-        place = Place(Path(request.dockerfile), int(line[1]) if line else None)
-        return BuildFailed(Problem(_without_prefix(error), place))
+    """The sentence for a build that the engine gave up, with the line that it stands on."""
+    name = step.name if step else ""
+    words = _plain_words(error)
     tail = step.tail if step else ()
-    if step and step.name:
-        code = _EXIT.search(error) or _EXIT.search(step.error)
-        how = f"failed with exit code {code[1]}" if code else f"failed: {_without_prefix(error)}"
-        return BuildFailed(Problem(f"the step '{one_line(step.name)}' {how}"), log_tail=tail)
-    return BuildFailed(Problem(f"the build failed: {_without_prefix(error)}"), log_tail=tail)
+    line = _PARSE_LINE.search(error)
+    place = Place(Path(request.dockerfile), int(line[1]) if line else _line_of(request, name))
+    code = _EXIT.search(error) or (_EXIT.search(step.error) if step else None)
+    if code and name:
+        return BuildFailed(Problem(f"the step '{one_line(name)}' {how_it_ended(int(code[1]))}", place), log_tail=tail)
+    if line or _SYNTAX.search(error):
+        return BuildFailed(Problem(words, place))
+    if _LOCAL_PARENT.search(words):
+        cure = "build or pull it first"
+        return BuildFailed(Problem("the image that it is built FROM is not in the engine's store", place, cure))
+    if name:
+        return BuildFailed(Problem(f"the step '{one_line(name)}' failed: {words}", place), log_tail=tail)
+    return BuildFailed(Problem(f"the build failed: {words}", place), log_tail=tail)
 
 
 def refused(error: EngineError, request: BuildRequest) -> EngineError:
@@ -152,13 +168,20 @@ def refused(error: EngineError, request: BuildRequest) -> EngineError:
     return failure(error.problems[0].message.removeprefix("could not build the image: "), None, request)
 
 
-def _without_prefix(error: str) -> str:
-    text = one_line(error)
-    for prefix in (
-        "failed to solve with frontend dockerfile.v0: ",
-        "failed to solve: ",
-        "failed to create LLB definition: ",
-        "error building image: ",
-    ):
-        text = text.removeprefix(prefix)
-    return text
+def _line_of(request: BuildRequest, step: str) -> int | None:
+    if not step:
+        return None
+    # A second reading is for the message only: its own faults do not matter.
+    with suppress(StrixError, OSError):
+        return line_of(read_dockerfile(request.context, request.dockerfile), step)
+    return None
+
+
+def _plain_words(error: str) -> str:
+    """An engine's message without its call chain and without dumps of its own structures."""
+    text = one_line(error.partition(" &imagebuilder.Step{")[0])
+    while True:
+        shorter = _CHAIN.sub("", text)
+        if shorter == text:
+            return text
+        text = shorter

@@ -11,7 +11,7 @@ import requests
 from docker.errors import APIError, NotFound
 from docker.utils import parse_repository_tag
 
-from strix_finetune.engine import building, running, wire
+from strix_finetune.engine import building, running, transfer, wire
 from strix_finetune.engine.base import (
     BuildEvent,
     BuildRequest,
@@ -23,6 +23,7 @@ from strix_finetune.engine.base import (
 )
 from strix_finetune.engine.drivers import is_orphan
 from strix_finetune.engine.failures import engine_errors
+from strix_finetune.engine.running import check
 from strix_finetune.errors import EngineError, InputError, Problem, StrixError
 
 if TYPE_CHECKING:
@@ -32,16 +33,13 @@ if TYPE_CHECKING:
 class SdkEngine:
     """A connected engine. Methods may be called from several threads at once.
 
-    `network` is what builds and runs use that name none (empty: the engine's own default);
     `on_close` ends what was started for this connection.
     """
 
-    def __init__(
-        self, api: APIClient, info: EngineInfo, *, network: str = "", on_close: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, api: APIClient, info: EngineInfo, *, on_close: Callable[[], None] | None = None) -> None:
         self._api = api
         self._info = info
-        self._network = network
+        self._has_init = True
         self._on_close = on_close
 
     @property
@@ -80,7 +78,7 @@ class SdkEngine:
         return [Layer(str(record.get("CreatedBy") or ""), int(record.get("Size") or 0)) for record in records]
 
     def build(self, request: BuildRequest, on_event: Callable[[BuildEvent], None]) -> str:
-        params = building.parameters(request, self._info.kind, request.network or self._network or None)
+        params = building.parameters(request, self._info.kind)
         context = building.ContextStream(request.context)
         try:
             with (
@@ -142,9 +140,14 @@ class SdkEngine:
                     raise
 
     def run(self, request: RunRequest, on_output: Callable[[bytes], None]) -> RunResult:
-        network = request.network or self._network or None
+        check(request)
         with engine_errors(f"run {request.image}", self._info.url):
-            return running.run(self._api, request, on_output, self._info.kind, network)
+            if self._has_init:
+                try:
+                    return running.run(self._api, request, on_output, self._info, init=True)
+                except running.NoInit:
+                    self._has_init = False
+            return running.run(self._api, request, on_output, self._info, init=False)
 
     def reap(self, label: str) -> int:
         count = 0
@@ -163,10 +166,18 @@ class SdkEngine:
         return count
 
     def push(self, ref: str, on_status: Callable[[str], None]) -> str:
-        raise NotImplementedError
+        repository, tag = _split(ref)
+        with engine_errors(f"push {ref}", self._info.url):
+            return transfer.push(self._api, self._info.kind, repository, tag, on_status)
 
     def pull(self, ref: str, on_status: Callable[[str], None]) -> Image:
-        raise NotImplementedError
+        repository, tag = _split(ref)
+        with engine_errors(f"pull {ref}", self._info.url):
+            transfer.pull(self._api, self._info.kind, repository, tag, on_status)
+        found = self.image(ref)
+        if found is None:
+            raise EngineError(Problem(f"the engine said that it pulled {ref}, but it is not in its store"))
+        return found
 
     def export(self, ref: str) -> Iterator[bytes]:
         path = f"/images/{ref}/get"

@@ -19,7 +19,11 @@ _STEP = re.compile(r"^(?:\[(\d+)/\d+\] )?STEP (\d+)/\d+: (.*)$")
 _CACHED = re.compile(r"^--> Using cache [0-9a-f]{12,64}$")
 _MADE = re.compile(r"^--> (?:Pushing cache .*|[0-9a-f]{10,64})$")
 _RESULT = re.compile(r"^Successfully built ([0-9a-f]{12,64})$")
-_NOISE = re.compile(r"^(?:(?:\[\d+/\d+\] )?COMMIT(?: .*)?|[0-9a-f]{64}|Successfully tagged .*)$")
+_NOISE = re.compile(
+    r"^time=\"[^\"]*\" level=error msg=\"\+\(UNHANDLED LOGLEVEL\)|"
+    r"^(?:(?:\[\d+/\d+\] )?COMMIT(?: .*)?|[0-9a-f]{64}|Successfully tagged .*)$"
+)
+_FAILED_AT = re.compile(r"building at STEP \"(.*?)\": ", re.DOTALL)
 
 
 class StreamDecoder:
@@ -43,15 +47,26 @@ class StreamDecoder:
         return [event for line in self._joiner.feed(text.encode("utf-8", "replace")) for event in self._line(line)]
 
     def finish(self, error: str = "") -> list[BuildEvent]:
-        """Close what is open; with `error` (the engine's words) the step that ran last is the one that failed."""
+        """Close what is open; with `error` (the engine's words) `failed` says which step it was."""
         events = [event for line in self._joiner.flush() for event in self._line(line)]
         if error:
-            name = self._open[self._stage][1] if self._stage in self._open else ""
-            self.failed = FailedStep(name, error, tuple(self._tail))
+            self.failed = FailedStep(self._culprit(error), error, tuple(self._tail))
             return events
         for stage in list(self._open):
             events += self._close(stage, cached=False)
         return events
+
+    def _culprit(self, error: str) -> str:
+        """The failed step as the file has it. The error's own version of its text is a normalised one."""
+        said = _FAILED_AT.search(error)
+        running = [step[1] for step in self._open.values()]
+        if said is None:
+            return self._open[self._stage][1] if self._stage in self._open else ""
+        if said[1] in running:
+            return said[1]
+        word = said[1].partition(" ")[0].upper()
+        alike = [name for name in running if name.partition(" ")[0].upper() == word]
+        return alike[0] if len(alike) == 1 else said[1].strip()
 
     def _line(self, line: str) -> list[BuildEvent]:
         begun = _STEP.match(line)
@@ -69,7 +84,10 @@ class StreamDecoder:
         if result:
             self.image = result[1]
             return []
-        if _MADE.match(line) or _NOISE.match(line):
+        if _MADE.match(line):
+            # Says nothing of its stage: with several open ones it ends none.
+            return self._close(self._stage, cached=False) if len(self._open) == 1 else []
+        if _NOISE.match(line):
             return []
         self._tail.append(line)
         current = self._open.get(self._stage)

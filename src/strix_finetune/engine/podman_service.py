@@ -24,6 +24,13 @@ from strix_finetune.engine.failures import one_line
 from strix_finetune.errors import EngineUnavailable, Problem
 
 _CAP_SYS_RESOURCE = 24
+_CATATONIT = ("usr/libexec/podman/catatonit", "usr/lib/podman/catatonit", "usr/local/libexec/podman/catatonit")
+_STATIC_INITS = ("usr/bin/catatonit", "usr/bin/tini-static", "usr/libexec/docker/docker-init")
+_BRIDGES = tuple(
+    f"{folder}/{program}"
+    for folder in ("usr/lib/podman", "usr/libexec/podman", "usr/lib/cni", "usr/libexec/cni", "opt/cni/bin")
+    for program in ("netavark", "bridge")
+)
 _MAX_SOCKET_PATH = 107
 
 # $1 the private folder, the rest Podman's command line. Standard input is the listening socket, standard output
@@ -43,19 +50,26 @@ kill -TERM $service 2>/dev/null
 ( sleep 5; kill -KILL $service ) 2>/dev/null &
 killer=$!
 wait $service 2>/dev/null
-kill $killer 2>/dev/null
+kill -KILL $killer 2>/dev/null
 rm -rf "$dir"
 """
 
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What decides Podman's configuration. `runtimes`: OCI runtimes on the PATH."""
+    """What decides Podman's configuration.
+
+    `runtimes`: OCI runtimes on the PATH. `own_init`: Podman's own init program is there; `init`: the path of another
+    one that is static, as it must be. `bridge`: there is something that makes a container network.
+    """
 
     unified_cgroups: bool
     systemd: bool
     may_raise_limits: bool
     runtimes: tuple[str, ...]
+    own_init: bool = True
+    init: str = ""
+    bridge: bool = True
 
     @classmethod
     def read(cls, env: Mapping[str, str], root: Path = Path("/")) -> HostFacts:
@@ -68,6 +82,9 @@ class HostFacts:
             systemd=(root / "run/systemd/system").is_dir(),
             may_raise_limits=bool(int(effective, 16) >> _CAP_SYS_RESOURCE & 1),
             runtimes=tuple(name for name in ("crun", "runc") if shutil.which(name, path=path)),
+            own_init=any((root / place).exists() for place in _CATATONIT),
+            init=next((f"/{place}" for place in _STATIC_INITS if (root / place).exists()), ""),
+            bridge=any((root / place).exists() for place in _BRIDGES),
         )
 
 
@@ -76,7 +93,7 @@ def configuration(facts: HostFacts, *, root: bool) -> str:
 
     Without unified cgroups crun fails on hybrid hosts, so runc is used with cgroupfs; without systemd its
     cgroup manager and its journal are not there; without CAP_SYS_RESOURCE Podman, as root, would
-    fail to raise limits for its containers.
+    fail to raise limits for its containers. Where nothing makes a bridge, containers share the host's network.
     """
     engine: list[str] = []
     containers: list[str] = []
@@ -90,6 +107,10 @@ def configuration(facts: HostFacts, *, root: bool) -> str:
         containers.append('default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]')
     if not facts.systemd:
         containers.append('log_driver = "k8s-file"')
+    if not facts.own_init and facts.init:
+        containers.append(f'init_path = "{facts.init}"')
+    if root and not facts.bridge:
+        containers.append('netns = "host"')
     text = ""
     if containers:
         text += "[containers]\n" + "\n".join(containers) + "\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-import signal
+import re
 import struct
 import tarfile
 import time
@@ -14,14 +14,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strix_finetune.engine import tty
-from strix_finetune.engine.base import EngineKind, RunRequest, RunResult
+from strix_finetune.engine.base import EngineInfo, RunRequest, RunResult
 from strix_finetune.engine.drivers import driver_labels
+from strix_finetune.engine.signals import signal_name
 from strix_finetune.errors import EngineError, InputError, Problem
 
 if TYPE_CHECKING:
     from docker import APIClient
 
 _GRACE = 10.0  # seconds for a killed container to end
+_INIT_MISSING = re.compile(r"container-init|docker-init|init binary|catatonit")
+_SHELL = ("/bin/sh", "-c", '"$@"; exit $?', "sh")  # the last word keeps the shell from replacing itself
+
+
+class NoInit(Exception):
+    """The engine has no init program to put before the command."""
 
 
 def check(request: RunRequest) -> None:
@@ -47,7 +54,7 @@ def check(request: RunRequest) -> None:
             )
 
 
-def host_config(request: RunRequest, kind: EngineKind, network: str | None) -> dict[str, Any]:
+def host_config(request: RunRequest, info: EngineInfo, *, init: bool) -> dict[str, Any]:
     """HostConfig of POST /containers/create. Mounts, never Binds: those make missing sources into folders."""
     config: dict[str, Any] = {
         "AutoRemove": False,
@@ -60,12 +67,14 @@ def host_config(request: RunRequest, kind: EngineKind, network: str | None) -> d
         ],
         "GroupAdd": list(request.group_add),
     }
-    if network:
-        config["NetworkMode"] = network
+    if request.network:
+        config["NetworkMode"] = request.network
     if request.shm_size is not None:
         config["ShmSize"] = request.shm_size
-    if request.keep_id and kind == "podman":
+    if request.keep_id and info.kind == "podman" and info.rootless:
         config["UsernsMode"] = "keep-id"
+    if init:
+        config["Init"] = True
     return config
 
 
@@ -79,14 +88,6 @@ def archive(files: Mapping[str, bytes]) -> bytes:
             info.size, info.mode, info.mtime = len(content), 0o755, int(time.time())
             tar.addfile(info, io.BytesIO(content))
     return buffer.getvalue()
-
-
-def signal_name(exit_code: int) -> str:
-    """The signal behind an exit code of 128+n, by engine or shell; empty when it is none."""
-    try:
-        return signal.Signals(exit_code - 128).name if exit_code > 128 else ""
-    except ValueError:
-        return ""
 
 
 class FrameReader:
@@ -115,19 +116,30 @@ def run(
     api: APIClient,
     request: RunRequest,
     on_output: Callable[[bytes], None],
-    kind: EngineKind,
-    network: str | None,
+    info: EngineInfo,
+    *,
+    init: bool,
 ) -> RunResult:
-    """Create, fill, attach, start, follow, wait, remove. SDK exceptions pass through."""
-    check(request)
+    """Create, fill, attach, start, follow, wait, remove. SDK exceptions pass through.
+
+    The command is never process 1: the kernel keeps from process 1 the signals that it does not handle, so a
+    crash by abort() would look like success. With `init` the engine's own init stands before it, else a shell.
+    Raises NoInit when the engine has no such program.
+    """
+    from docker.errors import APIError
+
     terminal = request.interactive and os.isatty(0) and os.isatty(1)
     # The name is ours before the engine answers, so that an interrupted creation can be undone too.
     name = f"strix-finetune-{uuid.uuid4().hex}"
     try:
-        _create(api, request, name, host_config(request, kind, network), terminal)
+        _create(api, request, name, host_config(request, info, init=init), terminal)
         if request.files:
             api.put_archive(name, "/", archive(request.files))
         return _follow(api, name, request, on_output, terminal)
+    except APIError as error:
+        if init and _INIT_MISSING.search(str(error.explanation)):
+            raise NoInit from error
+        raise
     finally:
         _remove(api, name)
 
@@ -135,7 +147,7 @@ def run(
 def _create(api: APIClient, request: RunRequest, name: str, host: dict[str, Any], terminal: bool) -> None:
     body: dict[str, Any] = {
         "Image": request.image,
-        "Cmd": list(request.command),
+        "Cmd": list(request.command) if host.get("Init") or not request.command else [*_SHELL, *request.command],
         "Env": [f"{key}={value}" for key, value in request.env.items()],
         "Labels": {**request.labels, **driver_labels()},
         "AttachStdout": True,

@@ -52,12 +52,21 @@ def streamed(
 
 
 def call(
-    api: APIClient, method: str, path: str, doing: str, *, params: Mapping[str, str] | None = None, timeout: float = 60
+    api: APIClient,
+    method: str,
+    path: str,
+    doing: str,
+    *,
+    params: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout: float = 60,
 ) -> Any:
     """A short request; returns the decoded JSON, or None for an empty answer. Seconds of `timeout` per read."""
-    response: requests.Response = api.request(method, url(api, path), params=dict(params or {}), timeout=timeout)
+    response: requests.Response = api.request(
+        method, url(api, path), params=dict(params or {}), headers=dict(headers or {}), timeout=timeout
+    )
     refuse_error(response, doing)
-    return response.json() if response.content else None
+    return response.json() if response.content.strip() else None
 
 
 def refuse_error(response: requests.Response, doing: str) -> None:
