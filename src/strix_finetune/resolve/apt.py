@@ -135,7 +135,8 @@ class _State:
     def cure(self, name: str) -> str:
         """What to do about a name that cannot be installed: its providers, or the nearest name that exists."""
         told = self._run("apt-cache", "showpkg", name).stdout
-        providers = sorted({line.split()[0] for line in told.partition("Reverse Provides:")[2].splitlines() if line.strip()})
+        lines = told.partition("Reverse Provides:")[2].splitlines()
+        providers = sorted({line.split()[0] for line in lines if line.strip()})
         if providers:
             return f"it is virtual, name one that provides it: {', '.join(providers[:5])}"
         from difflib import get_close_matches
