@@ -114,13 +114,16 @@ def _render(
     }
     if node.parent is None and bootstrap.source == "mmdebstrap":
         values["rootfs"] = ROOTFS
-        if "rootfs" in node.packages:
-            inputs.update({f"apt {name}": version for name, version in locked.apt(node.packages["rootfs"]).items()})
+    elif node.parent is None:
+        values["base_image"] = locked.image(bootstrap.image)
+        inputs["image"] = values["base_image"]
+    rendered = templates.render(node.name, values)
+    if ROOTFS in rendered.text:
+        # what bootstrap.py makes the root file system of
+        versions = locked.apt(node.packages.get("rootfs", ()))
+        inputs.update({f"apt {package}": version for package, version in versions.items()})
         inputs["suite"] = chosen.channel.spec.apt.suite
         inputs.update({f"var {name}": str(value) for name, value in node.vars.items()})
-    elif node.parent is None:
-        values["base_image"] = inputs["image"] = locked.image(bootstrap.image)
-    rendered = templates.render(node.name, values)
     problems = lint(rendered)
     if problems:
         raise TemplateError(problems)
