@@ -22,7 +22,7 @@ from strix_finetune.engine.base import (
     RunResult,
 )
 from strix_finetune.engine.drivers import is_orphan
-from strix_finetune.engine.failures import engine_errors
+from strix_finetune.engine.failures import Callback, engine_errors
 from strix_finetune.engine.running import check
 from strix_finetune.errors import EngineError, InputError, Problem, StrixError
 
@@ -80,9 +80,10 @@ class SdkEngine:
     def build(self, request: BuildRequest, on_event: Callable[[BuildEvent], None]) -> str:
         params = building.parameters(request, self._info.kind)
         context = building.ContextStream(request.context)
+        callback = Callback(on_event)
         try:
             with (
-                engine_errors("build the image", self._info.url),
+                engine_errors("build the image", self._info.url, callback),
                 wire.streamed(
                     self._api,
                     "/build",
@@ -92,7 +93,7 @@ class SdkEngine:
                     headers={"Content-Type": "application/x-tar"},
                 ) as chunks,
             ):
-                return building.follow(building.records(chunks), request, on_event)
+                return building.follow(building.records(chunks), request, callback)
         except EngineError as error:
             if isinstance(context.error, StrixError):
                 raise context.error from None
@@ -141,13 +142,14 @@ class SdkEngine:
 
     def run(self, request: RunRequest, on_output: Callable[[bytes], None]) -> RunResult:
         check(request)
-        with engine_errors(f"run {request.image}", self._info.url):
+        callback = Callback(on_output)
+        with engine_errors(f"run {request.image}", self._info.url, callback):
             if self._has_init:
                 try:
-                    return running.run(self._api, request, on_output, self._info, init=True)
+                    return running.run(self._api, request, callback, self._info, init=True)
                 except running.NoInit:
                     self._has_init = False
-            return running.run(self._api, request, on_output, self._info, init=False)
+            return running.run(self._api, request, callback, self._info, init=False)
 
     def reap(self, label: str) -> int:
         count = 0
@@ -167,13 +169,15 @@ class SdkEngine:
 
     def push(self, ref: str, on_status: Callable[[str], None]) -> str:
         repository, tag = _split(ref)
-        with engine_errors(f"push {ref}", self._info.url):
-            return transfer.push(self._api, self._info.kind, repository, tag, on_status)
+        callback = Callback(on_status)
+        with engine_errors(f"push {ref}", self._info.url, callback):
+            return transfer.push(self._api, self._info.kind, repository, tag, callback)
 
     def pull(self, ref: str, on_status: Callable[[str], None]) -> Image:
         repository, tag = _split(ref)
-        with engine_errors(f"pull {ref}", self._info.url):
-            transfer.pull(self._api, self._info.kind, repository, tag, on_status)
+        callback = Callback(on_status)
+        with engine_errors(f"pull {ref}", self._info.url, callback):
+            transfer.pull(self._api, self._info.kind, repository, tag, callback)
         found = self.image(ref)
         if found is None:
             raise EngineError(Problem(f"the engine said that it pulled {ref}, but it is not in its store"))

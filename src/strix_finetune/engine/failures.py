@@ -11,11 +11,14 @@ import http.client
 import json
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from strix_finetune.errors import EngineError, EngineUnavailable, Problem, StrixError
+
+T = TypeVar("T")
 
 _NOT_HTTP = (http.client.BadStatusLine, http.client.LineTooLong, http.client.UnknownProtocol)
 
@@ -138,14 +141,35 @@ def one_line(text: str) -> str:
     return line if len(line) <= 600 else line[:597] + "..."
 
 
+class Callback(Generic[T]):
+    """A caller's function as it is handed to an engine. Its own error is kept, so that a full disk on our side is
+    not mistaken for a fault of the engine."""
+
+    def __init__(self, function: Callable[[T], None]) -> None:
+        self._function = function
+        self.error: BaseException | None = None
+
+    def __call__(self, value: T) -> None:
+        try:
+            self._function(value)
+        except BaseException as error:
+            self.error = error
+            raise
+
+
 @contextmanager
-def engine_errors(doing: str, url: str) -> Iterator[None]:
-    """Turn whatever the SDK raises inside into one EngineError: "could not <doing>: <the engine's words>"."""
+def engine_errors(doing: str, url: str, callback: Callback[Any] | None = None) -> Iterator[None]:
+    """Turn whatever the SDK raises inside into one EngineError: "could not <doing>: <the engine's words>".
+
+    What `callback` raised passes through untouched.
+    """
     try:
         yield
     except StrixError:
         raise
     except Exception as error:
+        if callback is not None and callback.error is error:
+            raise
         if not is_transport(error):
             raise
         raise explain(error, doing, url) from error

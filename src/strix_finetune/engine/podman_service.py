@@ -76,7 +76,8 @@ class HostFacts:
         """Look at this host (or at one laid out under `root`)."""
         status = _read(root / "proc/self/status")
         effective = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
-        path = f"{env.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+        # A user's PATH often lacks the folder that Debian keeps runc in.
+        path = f"{env.get('PATH', os.defpath)}:{root / 'usr/sbin'}"
         return cls(
             unified_cgroups=(root / "sys/fs/cgroup/cgroup.controllers").exists(),
             systemd=(root / "run/systemd/system").is_dir(),

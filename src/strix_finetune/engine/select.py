@@ -153,7 +153,8 @@ def _client(address: Address, env: Mapping[str, str]) -> APIClient:
     from docker import APIClient
     from docker.utils import kwargs_from_env
 
-    if not address.url.startswith(("unix://", "tcp://", "http://", "https://", "ssh://")):
+    # "unix://" alone would be taken for the default socket.
+    if not address.url.startswith(("unix:///", "tcp://", "http://", "https://", "ssh://")):
         raise wrong_url(address.url, address.source)
     tls = {name: env[name] for name in ("DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH") if name in env}
     settings: dict[str, Any] = {"base_url": address.url}

@@ -71,5 +71,5 @@ def call(
 
 def refuse_error(response: requests.Response, doing: str) -> None:
     if response.status_code >= 400:
-        words = message_of(response.content) or f"status {response.status_code}"
+        words = message_of(response.content) or f"it was refused without a reason (status {response.status_code})"
         raise EngineError(Problem(f"could not {doing}: {words}"))

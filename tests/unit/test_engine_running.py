@@ -1,0 +1,126 @@
+"""What a container is asked to be, and how its end and its output are read."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import subprocess
+import sys
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strix_finetune.engine.base import EngineInfo, Mount, RunRequest
+from strix_finetune.engine.drivers import BOOT_LABEL, PID_LABEL, driver_labels, is_orphan
+from strix_finetune.engine.running import FrameReader, archive, check, host_config
+from strix_finetune.engine.signals import how_it_ended, signal_name
+from strix_finetune.errors import InputError
+
+DOCKER = EngineInfo("docker", "27", "1.46", "unix:///s", rootless=False)
+ROOTLESS = EngineInfo("podman", "5", "1.41", "unix:///s", rootless=True)
+REQUEST = RunRequest("localhost/x:1", ("true",))
+
+
+def test_mounts_never_make_folders(tmp_path: Path) -> None:
+    request = replace(REQUEST, mounts=(Mount(str(tmp_path), "/data", read_only=True),))
+    check(request)
+    config = host_config(request, DOCKER, init=True)
+    assert "Binds" not in config
+    assert config["Mounts"] == [{"Type": "bind", "Source": str(tmp_path), "Target": "/data", "ReadOnly": True}]
+    assert config["Init"] is True
+    assert config["AutoRemove"] is False
+
+
+def test_what_would_fail_half_way_is_refused_first(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="missing' does not exist and cannot be mounted at /data"):
+        check(replace(REQUEST, mounts=(Mount(f"{tmp_path}/missing", "/data"),)))
+    with pytest.raises(InputError, match="not an absolute path"):
+        check(replace(REQUEST, mounts=(Mount("relative", "/data"),)))
+    with pytest.raises(InputError, match="keep-groups cannot be combined"):
+        check(replace(REQUEST, group_add=("keep-groups", "992")))
+    with pytest.raises(InputError, match="numeric group id"):
+        check(replace(REQUEST, group_add=("render",)))
+    check(replace(REQUEST, group_add=("992", "44")))
+    check(replace(REQUEST, group_add=("keep-groups",)))
+
+
+def test_only_what_was_asked_for_is_in_the_host_config() -> None:
+    config = host_config(REQUEST, DOCKER, init=False)
+    assert not {"Init", "NetworkMode", "ShmSize", "UsernsMode", "Privileged", "SecurityOpt", "IpcMode"} & config.keys()
+    request = replace(
+        REQUEST, devices=("/dev/kfd",), shm_size=1 << 30, network="host", keep_id=True, group_add=("992",)
+    )
+    config = host_config(request, ROOTLESS, init=False)
+    assert config["Devices"] == [{"PathOnHost": "/dev/kfd", "PathInContainer": "/dev/kfd", "CgroupPermissions": "rwm"}]
+    assert (config["ShmSize"], config["NetworkMode"], config["UsernsMode"]) == (1 << 30, "host", "keep-id")
+    assert config["GroupAdd"] == ["992"]
+    assert "UsernsMode" not in host_config(request, DOCKER, init=False)
+
+
+def test_files_are_executable_and_bring_no_folder_entries() -> None:
+    with tarfile.open(fileobj=io.BytesIO(archive({"/tmp/a/b.sh": b"hello", "c": b""}))) as tar:
+        members = {member.name: (member.mode, member.uid, member.isfile()) for member in tar}
+        handle = tar.extractfile("tmp/a/b.sh")
+        assert handle is not None
+        assert handle.read() == b"hello"
+    assert members == {"c": (0o755, 0, True), "tmp/a/b.sh": (0o755, 0, True)}
+
+
+@given(st.lists(st.binary(max_size=50), max_size=8), st.data())
+def test_frames_are_taken_apart_however_they_were_cut(payloads: list[bytes], data: st.DataObject) -> None:
+    raw = b"".join(struct.pack(">BxxxL", 1 + n % 2, len(part)) + part for n, part in enumerate(payloads))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=6)))
+    seen: list[bytes] = []
+    reader = FrameReader(seen.append)
+    for begin, end in zip([0, *cuts], [*cuts, len(raw)], strict=True):
+        reader.feed(raw[begin:end])
+    assert b"".join(seen) == b"".join(payloads)
+
+
+@pytest.mark.parametrize(
+    ("code", "name"), [(0, ""), (1, ""), (128, ""), (139, "SIGSEGV"), (134, "SIGABRT"), (137, "SIGKILL"), (255, "")]
+)
+def test_signals_by_number(code: int, name: str) -> None:
+    assert signal_name(code) == name
+
+
+def test_how_it_ended_in_words() -> None:
+    assert how_it_ended(3) == "failed with exit code 3"
+    assert how_it_ended(139) == "was killed by SIGSEGV (exit code 139)"
+
+
+def test_a_container_of_a_living_driver_is_no_orphan() -> None:
+    assert not is_orphan(driver_labels(), running=True, age=1e6)
+
+
+def test_a_container_whose_driver_ended_is_an_orphan() -> None:
+    code = "from strix_finetune.engine.drivers import driver_labels; import json; print(json.dumps(driver_labels()))"
+    import json
+
+    labels = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+    assert labels[PID_LABEL] != str(os.getpid())
+    assert is_orphan(labels, running=True, age=0)
+
+
+def test_a_process_id_that_was_given_out_again_does_not_save_an_orphan() -> None:
+    labels = driver_labels()
+    boot = labels[BOOT_LABEL].rpartition("+")[0]
+    assert is_orphan({**labels, BOOT_LABEL: f"{boot}+1"}, running=True, age=0)
+
+
+def test_containers_of_another_boot_or_machine_are_left_alone_while_they_may_live() -> None:
+    labels = {**driver_labels(), BOOT_LABEL: "another-boot.1+12345"}
+    assert not is_orphan(labels, running=True, age=1e6)
+    assert not is_orphan(labels, running=False, age=60)
+    assert is_orphan(labels, running=False, age=7200)
+
+
+def test_containers_without_our_labels_are_never_ours() -> None:
+    assert not is_orphan({}, running=False, age=1e9)
+    assert not is_orphan({PID_LABEL: "1"}, running=False, age=1e9)
+    assert not is_orphan({PID_LABEL: "x", BOOT_LABEL: "a+b"}, running=False, age=1e9)
