@@ -6,6 +6,7 @@ scanner only looks for lines: it reads text that `tomllib` has already accepted,
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 
 Path = tuple[str | int, ...]
@@ -38,14 +39,14 @@ class Positions:
             end = length if end < 0 else end
             stripped = text[position:end].strip()
             if stripped.startswith("[["):
-                name = self._anchored(split_key(stripped[2 : stripped.find("]]")]), counts)
+                name = self._anchored(header_key(stripped, 2), counts)
                 index = counts.get(name, -1) + 1
                 counts[name] = index
                 table = (*name, index)
                 self._note(name, line)
                 self._note(table, line)
             elif stripped.startswith("["):
-                table = self._anchored(split_key(stripped[1 : stripped.rfind("]")]), counts)
+                table = self._anchored(header_key(stripped, 1), counts)
                 self._note(table, line)
             elif stripped and not stripped.startswith("#"):
                 equals = find_outside_quotes(text, "=", position, end)
@@ -70,6 +71,8 @@ class Positions:
         return anchored
 
     def _note(self, path: Path, line: int) -> None:
+        if not path:
+            return
         for size in range(1, len(path) + 1):
             self._lines.setdefault(path[:size], line)
         self._lines[path] = min(self._lines[path], line)
@@ -120,6 +123,10 @@ class Positions:
                 line += text[position] == "\n"
                 position += 1
                 continue
+            if text[position] == "#":
+                newline = text.find("\n", position)
+                position = len(text) if newline < 0 else newline
+                continue
             equals = find_outside_quotes(text, "=", position, len(text))
             if equals < 0:
                 return len(text)
@@ -131,6 +138,12 @@ class Positions:
         return position + 1
 
 
+def header_key(line: str, start: int) -> Path:
+    """The key of a table's header; a comment behind it may hold brackets as well."""
+    end = find_outside_quotes(line, "]", start, len(line))
+    return split_key(line[start : end if end >= 0 else len(line)])
+
+
 def split_key(text: str) -> Path:
     """Split a dotted key, honouring quoted parts: `a."b.c"` → ("a", "b.c")."""
     parts: list[str | int] = []
@@ -140,10 +153,9 @@ def split_key(text: str) -> Path:
         if char in " \t.":
             position += 1
         elif char in "\"'":
-            end = text.find(char, position + 1)
-            end = len(text) if end < 0 else end
-            parts.append(text[position + 1 : end])
-            position = end + 1
+            end = skip_string(text, position)
+            parts.append(_unquoted(text[position:end]))
+            position = end
         else:
             end = position
             while end < len(text) and text[end] not in " \t.":
@@ -151,6 +163,16 @@ def split_key(text: str) -> Path:
             parts.append(text[position:end])
             position = end
     return tuple(parts)
+
+
+def _unquoted(text: str) -> str:
+    """The name that a quoted key stands for; escapes are rare and left to `tomllib`."""
+    if text[0] == '"' and "\\" in text:
+        try:
+            return str(tomllib.loads(f"key = {text}")["key"])
+        except tomllib.TOMLDecodeError:
+            return text
+    return text[1:-1] if len(text) > 1 and text[-1] == text[0] else text[1:]
 
 
 def find_outside_quotes(text: str, char: str, start: int, end: int) -> int:
