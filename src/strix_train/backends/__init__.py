@@ -1,0 +1,56 @@
+"""What loads a model and builds its trainer: one module each, chosen before torch is imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from strix_train.backends.base import Backend
+from strix_train.errors import InputError, Problem
+
+NAMES = ("unsloth", "hf")
+_INSTALL = "install the packages of the extra: pip install 'strix-finetune[train]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The backend's name and why it was taken. `firm`: asked for, so that there is no other way."""
+
+    name: str
+    reason: str
+    firm: bool
+
+
+def choose(wanted: str) -> Choice:
+    """Choose a backend by what is installed; imports none. Raises InputError when nothing fits."""
+    if wanted != "auto":
+        if find_spec(_PACKAGE[wanted]) is None:
+            raise InputError(Problem(f"backend {wanted} needs {_PACKAGE[wanted]}, which is not here", cure=_INSTALL))
+        return Choice(wanted, "asked for", True)
+    if find_spec("unsloth") is not None:
+        return Choice("unsloth", "auto: Unsloth is installed", False)
+    if find_spec("transformers") is not None and find_spec("peft") is not None:
+        return Choice("hf", "auto: Unsloth is not installed", False)
+    raise InputError(Problem("neither Unsloth nor transformers with peft is installed here", cure=_INSTALL))
+
+
+def start(choice: Choice) -> tuple[Backend, Choice]:
+    """Import the chosen backend. With `auto`, one that does not import gives way to hf, and the reason says why."""
+    from strix_train.backends.hf import PlainBackend
+    from strix_train.backends.unsloth import UnslothBackend
+    from strix_train.errors import TrainError
+
+    if choice.name == "hf":
+        return PlainBackend(), choice
+    try:
+        return UnslothBackend(), choice
+    except Exception as error:
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        if choice.firm:
+            raise TrainError(
+                f"Unsloth does not import here: {why}", cure="write backend: hf to do without it"
+            ) from error
+        return PlainBackend(), Choice("hf", f"auto: Unsloth does not import here: {why}", False)
+
+
+_PACKAGE = {"unsloth": "unsloth", "hf": "transformers"}

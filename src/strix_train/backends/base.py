@@ -1,0 +1,45 @@
+"""What every backend offers. Models, tokenizers and trainers are the libraries' own objects."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from strix_train.device import Device, Precision
+from strix_train.names import ModelName
+from strix_train.recipe.schema import Adapter
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How a model is loaded. `max_length` in tokens."""
+
+    model: ModelName
+    device: Device
+    precision: Precision
+    max_length: int
+    recompute: bool
+    seed: int
+
+
+class Backend(Protocol):
+    """A way to load, adapt and train a model. Every hyperparameter reaches it explicitly."""
+
+    name: str
+    version: str
+
+    def load(self, wish: Load) -> tuple[Any, Any]:
+        """Return the frozen model, on its device, and its tokenizer."""
+
+    def adapt(self, model: Any, adapter: Adapter, wish: Load) -> Any:
+        """Return the model with a fresh trainable adapter, drawn from the seed."""
+
+    def arguments(self, common: dict[str, Any], wish: Load) -> Any:
+        """Return the trainer's arguments from those that both backends share."""
+
+    def trainer_class(self) -> Any:
+        """Return the trainer class to build on."""
+
+    def answering(self, model: Any) -> AbstractContextManager[None]:
+        """Return a context in which the model generates; it trains again afterwards."""

@@ -1,0 +1,76 @@
+"""Batches: padding, and the proof, before the first step, of what the loss will see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from strix_train.encode import IGNORED
+from strix_train.errors import TrainError
+
+
+class Collator:
+    """Pads rows of ids and labels on the right to the longest of the batch. Shapes: (rows, tokens)."""
+
+    def __init__(self, pad: int) -> None:
+        self.pad = pad
+
+    def __call__(self, rows: Sequence[dict[str, list[int]]]) -> dict[str, Any]:
+        import torch
+
+        longest = max(len(row["input_ids"]) for row in rows)
+        ids = torch.full((len(rows), longest), self.pad, dtype=torch.long)
+        labels = torch.full((len(rows), longest), IGNORED, dtype=torch.long)
+        mask = torch.zeros((len(rows), longest), dtype=torch.long)
+        for index, row in enumerate(rows):
+            length = len(row["input_ids"])
+            ids[index, :length] = torch.tensor(row["input_ids"])
+            labels[index, :length] = torch.tensor(row["labels"])
+            mask[index, :length] = 1
+        return {"input_ids": ids, "labels": labels, "attention_mask": mask}
+
+
+@dataclass(slots=True)
+class Proof:
+    """Looks at the very tensors that go into the first forward pass; counts tokens of every pass after it."""
+
+    responses_only: bool
+    decode: Any
+    found: dict[str, Any] = field(default_factory=dict)
+    tokens: Any = 0
+
+    def look(self, inputs: dict[str, Any]) -> None:
+        """Check the first batch. Raises TrainError where its labels cannot be right."""
+        mask = inputs.get("attention_mask")
+        self.tokens = self.tokens + (mask.sum() if mask is not None else inputs["input_ids"].numel())
+        if self.found:
+            return
+        labels = inputs.get("labels")
+        if labels is None:
+            raise TrainError("the first batch reached the model without labels, so nothing would be learned")
+        ids = inputs["input_ids"]
+        real = mask.bool() if mask is not None else labels == labels
+        learned = (labels != IGNORED) & real
+        per_row = learned.sum(dim=1).tolist()
+        masked = (real & ~learned).sum(dim=1).tolist()
+        if not any(per_row):
+            raise TrainError("every label of the first batch is masked, so nothing would be learned")
+        if not all(per_row):
+            raise TrainError(f"row {per_row.index(0) + 1} of the first batch has no label, so it would teach nothing")
+        if self.responses_only and not all(masked):
+            row = masked.index(0) + 1
+            raise TrainError(f"row {row} of the first batch has no masked prompt although responses_only is on")
+        if bool((labels[learned] != ids[learned]).any()):
+            raise TrainError("labels and tokens of the first batch disagree")
+        self.found = {
+            "rows": int(labels.shape[0]),
+            "tokens": int(real.sum()),
+            "learned_tokens": int(learned.sum()),
+            "learned_text_of_row_1": self.decode(ids[0][learned[0]].tolist()),
+        }
+
+    def take_tokens(self) -> int:
+        """Return the tokens seen since the last call."""
+        count, self.tokens = int(self.tokens), 0
+        return count

@@ -1,0 +1,162 @@
+"""The command line of `train`. Heavy modules are imported by the command that needs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from strix_train import __version__
+
+_PATH = click.Path(path_type=Path)
+
+
+class Train(click.Group):
+    """A group whose first word may be a recipe: `train recipe.yaml` is `train run recipe.yaml`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the default command in front where no command is named."""
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h", "--version"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=Train, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="strix-train")
+def cli() -> None:
+    """Fine-tune a language model by a recipe.
+
+    \b
+    train RECIPE                 train; the same as `train run RECIPE`
+    train check RECIPE           look for faults in recipe and data, loading nothing heavy
+    train generate RUN -p "…"    ask the trained model
+
+    A recipe is a YAML file, or the name of one that `train recipes` lists.
+    """
+
+
+@cli.command()
+@click.argument("recipe")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a key, e.g. schedule.steps=100.")
+@click.option("--dry-run", "dry", is_flag=True, help="Check everything and show what would be done.")
+@click.option("--run-dir", type=_PATH, help="Folder of this run (default: OUTPUT/RECIPE-TIME).")
+@click.option("--resume", is_flag=True, help="Go on from the newest whole checkpoint of an unfinished run.")
+def run(recipe: str, settings: tuple[str, ...], dry: bool, run_dir: Path | None, resume: bool) -> int:
+    """Train by RECIPE."""
+    from strix_train.run import run as work
+
+    return work(recipe, settings, dry=dry, run_dir=run_dir, resume=resume)
+
+
+@cli.command()
+@click.argument("recipe")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a key.")
+def check(recipe: str, settings: tuple[str, ...]) -> int:
+    """Check RECIPE and its data; nothing is loaded and nothing is written."""
+    from strix_train import plan as plans
+    from strix_train.run import warnings
+
+    plan = plans.make(recipe, settings, with_backend=False)
+    facts = plans.findings(plan)
+    click.echo(f"recipe     {plan.loaded.path}")
+    click.echo(f"model      {plan.model.word} ({plan.model.source if plan.model.local else 'hub id, not looked up'})")
+    click.echo(
+        f"train      {facts.rows} rows of {plan.train.format}, {facts.turns} turns, longest {facts.longest} characters"
+    )
+    if plan.evaluation:
+        click.echo(f"eval       {len(plan.evaluation.rows)} rows of {plan.evaluation.format}")
+    if plan.questions:
+        click.echo(f"questions  {len(plan.questions)}")
+    for sentence in warnings(facts):
+        click.echo(f"warning    {sentence}")
+    click.echo("no faults found")
+    return 0
+
+
+@cli.command()
+@click.argument("source", metavar="RUN|MODEL")
+@click.option("-p", "--prompt", "prompts", multiple=True, help="A question; may be given several times.")
+@click.option("--prompts", "file", type=_PATH, help='JSONL file of {"prompt", "expect"?, "system"?}.')
+@click.option("--system", help="System message for every --prompt.")
+@click.option("--max-new-tokens", type=click.IntRange(1, 32768), default=256, show_default=True)
+@click.option("--temperature", type=click.FloatRange(0.0, 5.0), default=0.0, show_default=True, help="0 is greedy.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the sampling.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def generate(
+    source: str,
+    prompts: tuple[str, ...],
+    file: Path | None,
+    system: str | None,
+    max_new_tokens: int,
+    temperature: float,
+    seed: int,
+    as_json: bool,
+) -> int:
+    """Print the answers of a run's adapter, or of a plain model folder."""
+    import json
+
+    from strix_train import environment
+    from strix_train.data import questions as asked
+    from strix_train.errors import InputError, Problem
+    from strix_train.generate import find_source
+    from strix_train.quietly import quietly
+    from strix_train.recipe.schema import Question
+
+    questions = [
+        Question.model_construct(prompt=prompt, expect="", system=system) for prompt in prompts if prompt.strip()
+    ]
+    if file is not None:
+        questions += asked.load(file, expected=False)
+    if not questions:
+        raise InputError(Problem("there is nothing to ask", cure="give --prompt or --prompts FILE.jsonl"))
+    found = find_source(source)
+    environment.prepare(offline=found.base.local)
+    with quietly():
+        from strix_train.generate import generate as work
+
+        answers = work(found, questions, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
+    for answer in answers:
+        if as_json:
+            click.echo(json.dumps(answer.as_json(), ensure_ascii=False))
+        elif len(answers) == 1:
+            click.echo(answer.text)
+        else:
+            click.echo(f"> {answer.question.prompt}\n{answer.text}\n")
+    return 0
+
+
+@cli.command()
+def recipes() -> int:
+    """List the recipes that came along."""
+    from strix_train.errors import TrainError
+    from strix_train.names import shipped_recipes
+
+    found = shipped_recipes()
+    if not found:
+        raise TrainError("no recipes came along", cure="set STRIX_RECIPES to a folder of recipes")
+    for name, path in found.items():
+        with path.open(encoding="utf-8") as stream:
+            first = stream.readline()
+        click.echo(f"{name:<24} {first.lstrip('# ').rstrip()}")
+    click.echo(f"in {next(iter(found.values())).parent}")
+    return 0
+
+
+@cli.command("import")
+@click.argument("gguf", metavar="FILE.gguf", type=_PATH)
+@click.argument("folder", metavar="DIR", type=_PATH)
+@click.option("--dtype", type=click.Choice(["bf16", "fp16", "fp32"]), default="bf16", show_default=True)
+@click.option("--sha256", metavar="HEX", help="Refuse a file with another digest.")
+def import_(gguf: Path, folder: Path, dtype: str, sha256: str | None) -> int:
+    """Make the model folder DIR of a GGUF file."""
+    from strix_train import environment
+    from strix_train.importing import import_gguf, look
+    from strix_train.quietly import quietly
+
+    look(gguf)
+    environment.prepare(offline=True)
+    with quietly():
+        facts: dict[str, Any] = import_gguf(gguf, folder, dtype=dtype, sha256=sha256)
+    click.echo(f"{folder}: {facts['model_type']}, {facts['parameters']:,} parameters, {facts['dtype']}")
+    return 0

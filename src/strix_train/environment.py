@@ -1,0 +1,81 @@
+"""The process's environment, made right before the first heavy import: caches that can be written, no telemetry."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from strix_train.errors import TrainError
+
+
+def prepare(*, offline: bool) -> None:
+    """Set what torch, transformers and Unsloth read at import. A variable that the user set is left alone.
+
+    `offline`: the model is a folder, so nothing may be looked up on a hub. When HOME cannot be written (a container
+    run under any uid), every cache goes to a private folder under the temporary folder.
+    """
+    quiet = {
+        "UNSLOTH_DISABLE_STATISTICS": "1",
+        "UNSLOTH_AUTO_INSTALL": "0",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONNOUSERSITE": "1",
+        "MPLBACKEND": "Agg",
+    }
+    if offline:
+        quiet |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    for name, value in quiet.items():
+        os.environ.setdefault(name, value)
+    _name_the_user()
+    home = os.environ.get("HOME", "")
+    if home and home != "/" and os.access(home, os.W_OK | os.X_OK):
+        own = Path(os.environ.get("XDG_CACHE_HOME") or Path(home) / ".cache") / "strix-finetune"
+    else:
+        own = _private_folder()
+        os.environ["HOME"] = str(own)
+        for name, folder in _CACHES.items():
+            os.environ.setdefault(name, str(own / folder))
+    # Unsloth writes generated modules into the current folder unless it is told where.
+    os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(own / "unsloth"))
+
+
+_CACHES = {
+    "XDG_CACHE_HOME": "cache",
+    "HF_HOME": "huggingface",
+    "MPLCONFIGDIR": "matplotlib",
+    "TRITON_CACHE_DIR": "triton",
+    "TRITON_HOME": "triton-home",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TORCH_HOME": "torch",
+    "MIOPEN_USER_DB_PATH": "miopen",
+    "MIOPEN_CUSTOM_CACHE_DIR": "miopen-cache",
+}
+
+
+def _name_the_user() -> None:
+    """getpass.getuser() fails for a uid without a passwd entry; torch's compiler cache asks it."""
+    import pwd
+
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        os.environ.setdefault("USER", str(os.getuid()))
+        os.environ.setdefault("LOGNAME", str(os.getuid()))
+
+
+def _private_folder() -> Path:
+    """Return a folder under the temporary folder that is ours alone, kept between runs for its compiled kernels."""
+    folder = Path(tempfile.gettempdir()) / f"strix-train-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+            return folder
+        return Path(tempfile.mkdtemp(prefix="strix-train-"))
+    except OSError as error:
+        raise TrainError(
+            f"neither HOME nor {tempfile.gettempdir()} can be written ({error.strerror})",
+            cure="set TMPDIR to a folder that can",
+        ) from None

@@ -1,0 +1,88 @@
+"""Answers of a trained run, an adapter, or a plain model folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strix_train.errors import InputError, Place, Problem, TrainError, at
+from strix_train.names import ModelName, find_model
+from strix_train.recipe import places
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What answers: a base model and, where there is one, the adapter folder on top of it."""
+
+    base: ModelName
+    adapter: Path | None
+
+
+def find_source(word: str) -> Source:
+    """Resolve a run folder, an adapter folder, a model folder or a model's name. Raises InputError."""
+    folder = Path(word).absolute()
+    if (folder / "recipe.resolved.yaml").is_file():
+        if not (folder / "adapter" / "adapter_config.json").is_file():
+            cure = "finish it with --resume" if (folder / "checkpoints").is_dir() else "train again"
+            raise InputError(Problem(f"the run in {folder} has no adapter yet", cure=cure))
+        return Source(_base_of_run(folder), folder / "adapter")
+    if (folder / "adapter_config.json").is_file():
+        if (folder.parent / "recipe.resolved.yaml").is_file():
+            return Source(_base_of_run(folder.parent), folder)
+        base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get("base_model_name_or_path")
+        return Source(find_model(str(base), folder, at(folder / "adapter_config.json")), folder)
+    return Source(find_model(word, Path.cwd(), Place("RUN")), None)
+
+
+def _base_of_run(folder: Path) -> ModelName:
+    recipe = folder / "recipe.resolved.yaml"
+    located = places.read(recipe)
+    word = located.value.get("model") if isinstance(located.value, dict) else None
+    if not isinstance(word, str):
+        raise InputError(Problem("names no model", at(recipe)))
+    try:
+        return find_model(word, folder, located.place(("model",), at(recipe)))
+    except InputError as error:
+        raise InputError(
+            Problem(
+                f"{error.problems[0].message}, which the adapter was trained on", at(recipe), error.problems[0].cure
+            )
+        ) from None
+
+
+def load(source: Source) -> tuple[Any, Any]:
+    """Return model and tokenizer on this machine's device, ready to answer."""
+    from strix_train import device as devices
+    from strix_train.backends.hf import dtype_of
+
+    device = devices.find()
+    try:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+    except ImportError as error:
+        raise TrainError(f"transformers does not import here: {error}") from error
+    model = AutoModelForCausalLM.from_pretrained(
+        source.base.source,
+        dtype=dtype_of(devices.precision("auto", device)),
+        device_map={"": device.torch},
+        local_files_only=source.base.local,
+    )
+    words = source.adapter or Path(source.base.source)
+    tokenizer = AutoTokenizer.from_pretrained(str(words), local_files_only=source.base.local)
+    if source.adapter:
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, str(source.adapter))
+    return model.eval(), tokenizer
+
+
+def generate(
+    source: Source, questions: Sequence[Any], *, max_new_tokens: int, temperature: float, seed: int
+) -> list[Any]:
+    """Return an Answer for each question."""
+    from strix_train.answers import ask
+
+    model, tokenizer = load(source)
+    return list(ask(model, tokenizer, questions, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed))

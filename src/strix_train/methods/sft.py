@@ -1,0 +1,224 @@
+"""Supervised fine-tuning: answers learned from rows that hold them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from strix_train.answers import stop_tokens
+from strix_train.asking import Asking
+from strix_train.batches import Collator, Proof
+from strix_train.console import gigabytes
+from strix_train.data.rows import Row
+from strix_train.encode import Encoded, encoder
+from strix_train.errors import InputError, Problem, TrainError
+from strix_train.methods import Job, Outcome
+from strix_train.runfolder import step_of
+from strix_train.tokenizer import Adapted
+from strix_train.watch import Watch, callback, newest, peak_memory, trim
+
+
+def train(job: Job) -> Outcome:
+    """Train, save the adapter, and ask the questions before and after. Raises TrainError and InputError."""
+    recipe, console = job.plan.loaded.recipe, job.console
+    model, tokenizer = job.backend.load(job.wish)
+    text = Adapted(tokenizer, stop_tokens(model, tokenizer))
+    rows = _encode(job, text, job.plan.train.rows, "rows")
+    steps = _steps(job, len(rows))
+    facts: dict[str, Any] = {"rows": len(rows), "steps": steps}
+    model = job.backend.adapt(model, recipe.adapter, job.wish)
+    trainable, total = _parameters(model)
+    console.fact("adapter", f"{recipe.adapter.kind} r={recipe.adapter.r}: {trainable:,} of {total:,} parameters learn")
+    facts |= {"trainable_parameters": trainable, "parameters": total}
+
+    checkpoint = newest(job.folder) if job.resume else None
+    asking = Asking(job, tokenizer)
+    asking.before(model)
+
+    proof = Proof(recipe.responses_only, text.tokenizer.decode)
+    watch = Watch(job.folder, console, job.stopper, job.device, proof, recipe.checkpoints.keep, main=job.rank == 0)
+    trainer = _trainer(job, model, tokenizer, text, rows, steps, watch, proof)
+    began = step_of(checkpoint) if checkpoint else 0
+    if job.rank == 0:
+        trim(job.folder.metrics, began)
+    if checkpoint:
+        console.fact("resume", f"from step {began} of {steps}")
+    with job.stopper.deferring():
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    done = int(trainer.state.global_step)
+    facts |= {
+        "steps_done": done,
+        "resumed_from": began or None,
+        "first_batch": proof.found,
+        "training_seconds": round(watch.training_seconds, 3),
+        "tokens": watch.tokens,
+        "tokens_per_s": round(watch.tokens / watch.training_seconds, 2) if watch.training_seconds else None,
+        "peak_memory": peak_memory(job.device),
+    }
+    if job.stopper.requested and done < steps:
+        return Outcome(model, tokenizer, True, facts)
+    if job.plan.evaluation:
+        facts["eval_loss"] = _evaluate(job, trainer, text)
+    if job.rank == 0:
+        job.folder.write_folder("adapter", lambda aside: _save(model, tokenizer, aside))
+    facts["questions"] = asking.after(model)
+    console.fact("memory", f"{gigabytes(facts['peak_memory'])} at most")
+    return Outcome(model, tokenizer, False, facts)
+
+
+def _encode(job: Job, text: Adapted, rows: Sequence[Row], what: str) -> list[Encoded]:
+    """Return the rows as tokens; those whose answer max_length cuts away entirely are left out, and told."""
+    recipe = job.plan.loaded.recipe
+    encode = encoder(
+        text,
+        template=recipe.data.template,
+        responses_only=recipe.responses_only,
+        max_length=recipe.schedule.max_length,
+    )
+    if recipe.data.template == "chat" and not text.has_template:
+        raise InputError(
+            Problem(
+                "the model has no chat template", job.plan.loaded.place("data", "template"), "write template: plain"
+            )
+        )
+    every = [encode(row) for row in rows]
+    kept = [row for row in every if row.learned]
+    place = job.plan.loaded.place("schedule", "max_length")
+    if not kept:
+        longest = max(len(row.ids) for row in every)
+        raise InputError(
+            Problem(
+                f"every row's answer lies beyond max_length ({recipe.schedule.max_length} tokens), so all labels are "
+                "masked and nothing would be learned",
+                place,
+                f"the rows are at least {longest} tokens long; raise schedule.max_length",
+            )
+        )
+    learned = sum(row.learned for row in kept)
+    tokens = sum(len(row.ids) for row in kept)
+    longest = max(len(row.ids) for row in kept)
+    job.console.fact(
+        what, f"{len(kept)}: {learned:,} of {tokens:,} tokens count in the loss; the longest row has {longest}"
+    )
+    lost, cut = len(every) - len(kept), sum(row.cut for row in kept)
+    if lost:
+        job.console.fact("warning", f"{lost} rows were left out: max_length cuts their whole answer away ({place})")
+    if cut:
+        job.console.fact("warning", f"{cut} rows lose a part of their answer to max_length ({place})")
+    return kept
+
+
+def _steps(job: Job, rows: int) -> int:
+    """Return the number of optimizer steps, counted as the trainer counts them."""
+    schedule = job.plan.loaded.recipe.schedule
+    if schedule.steps is not None:
+        return schedule.steps
+    passes = math.ceil(rows / (schedule.batch * job.world))
+    return max(1, math.ceil((schedule.epochs or 0) * math.ceil(passes / schedule.accumulation)))
+
+
+def _parameters(model: Any) -> tuple[int, int]:
+    trainable = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    if not trainable:
+        raise TrainError("the adapter reaches no part of the model", cure="check adapter.targets")
+    return trainable, sum(weight.numel() for weight in model.parameters())
+
+
+def _dataset(rows: Sequence[Encoded]) -> Any:
+    from datasets import Dataset
+
+    return Dataset.from_dict({"input_ids": [row.ids for row in rows], "labels": [row.labels for row in rows]})
+
+
+def _trainer(
+    job: Job, model: Any, tokenizer: Any, text: Adapted, rows: Sequence[Encoded], steps: int, watch: Watch, proof: Proof
+) -> Any:
+    base: Any = job.backend.trainer_class()
+
+    class Proven(base):  # type: ignore[misc]
+        """The backend's trainer, which shows each batch to the proof before the forward pass."""
+
+        def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            proof.look(inputs)
+            return super().training_step(model, inputs, *args, **kwargs)
+
+        def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+            """Checkpoints need no model card, and writing one may ask the hub."""
+
+    arguments = job.backend.arguments(common_arguments(job, steps), job.wish)
+    if job.world == 1:
+        arguments.device  # noqa: B018 - the property sets the device up, and counts GPUs
+        arguments._n_gpu = min(1, arguments.n_gpu)  # one process drives one GPU; no DataParallel behind our back
+    pad = text.tokenizer.pad_token_id
+    trainer = Proven(
+        model=model,
+        args=arguments,
+        train_dataset=_dataset(rows),
+        processing_class=tokenizer,
+        data_collator=Collator(text.tokenizer.eos_token_id if pad is None else pad),
+        callbacks=[callback(watch)],
+    )
+    from transformers import PrinterCallback
+
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def common_arguments(job: Job, steps: int) -> dict[str, Any]:
+    """Return every hyperparameter, spelt out: each library's version has defaults of its own, and changes them."""
+    recipe = job.plan.loaded.recipe
+    schedule, every = recipe.schedule, recipe.checkpoints.every
+    warmup = schedule.warmup if schedule.warmup >= 1 else schedule.warmup * steps
+    return {
+        "output_dir": str(job.folder.checkpoints),
+        "per_device_train_batch_size": schedule.batch,
+        "per_device_eval_batch_size": schedule.batch,
+        "gradient_accumulation_steps": schedule.accumulation,
+        "max_steps": steps,
+        "learning_rate": schedule.learning_rate,
+        "lr_scheduler_type": "constant_with_warmup" if schedule.scheduler == "constant" else schedule.scheduler,
+        "warmup_steps": min(steps, math.ceil(warmup)),
+        "optim": "adamw_torch_fused",
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.999,
+        "adam_epsilon": 1e-8,
+        "weight_decay": schedule.weight_decay,
+        "max_grad_norm": schedule.max_grad_norm,
+        "label_smoothing_factor": 0.0,
+        "average_tokens_across_devices": True,
+        "seed": schedule.seed,
+        "data_seed": schedule.seed,
+        "bf16": job.wish.precision == "bf16",
+        "fp16": job.wish.precision == "fp16",
+        "use_cpu": not job.device.is_gpu,
+        "torch_compile": False,
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "disable_tqdm": True,
+        "report_to": "none",
+        "eval_strategy": "no",
+        "prediction_loss_only": True,
+        "save_strategy": "steps" if every else "no",
+        "save_steps": every or steps,
+        "save_total_limit": None,
+        "dataloader_num_workers": 0,
+        "dataloader_drop_last": False,
+        "dataloader_pin_memory": job.device.is_gpu,
+        "remove_unused_columns": True,
+        "ddp_find_unused_parameters": False if job.world > 1 else None,
+    }
+
+
+def _evaluate(job: Job, trainer: Any, text: Adapted) -> float:
+    """Return the mean loss over the evaluation rows."""
+    rows = _encode(job, text, job.plan.evaluation.rows if job.plan.evaluation else (), "eval rows")
+    loss = float(trainer.evaluate(_dataset(rows))["eval_loss"])
+    job.console.fact("eval", f"loss {loss:.4f}")
+    return loss
+
+
+def _save(model: Any, tokenizer: Any, folder: Any) -> None:
+    model.save_pretrained(str(folder), save_embedding_layers=False)
+    tokenizer.save_pretrained(str(folder))

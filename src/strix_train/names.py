@@ -1,0 +1,103 @@
+"""Names as a user writes them: of models and of recipes, turned into paths."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from strix_train.errors import InputError, Place, Problem, nearest
+
+_HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
+_BARE = re.compile(r"^[A-Za-z0-9][\w.-]*$")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelName:
+    """A model as the recipe names it, and what a library loads: a folder's path or a hub id."""
+
+    word: str
+    source: str
+    local: bool
+
+
+def models_folder() -> Path:
+    """Return the folder of models that are known by a bare name."""
+    named = os.environ.get("STRIX_MODELS")
+    if named:
+        return Path(named)
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path(os.environ.get("HOME") or "/") / ".cache")
+    return Path(cache) / "strix-finetune" / "models"
+
+
+def find_model(word: str, base: Path, place: Place) -> ModelName:
+    """Resolve a model: a folder (relative to `base`), then owner/name on the hub, then a name in `models_folder()`.
+
+    Nothing is expanded and nothing is asked of the network. Raises InputError.
+    """
+    if "$" in word or word.startswith("~"):
+        raise InputError(Problem(f"'{word}' holds '$' or '~', which a recipe does not expand", place, "write the path"))
+    folder = (base / word).absolute()
+    if folder.is_dir():
+        return ModelName(word, str(_checked(folder, word, place)), True)
+    if word.endswith(".gguf") or folder.is_file():
+        cure = f"make a folder of it: train import {word} DIR" if word.endswith(".gguf") else "name its folder"
+        raise InputError(Problem(f"the model '{word}' is a file", place, cure))
+    if _HUB_ID.match(word):
+        return ModelName(word, word, False)
+    if not _BARE.match(word):
+        raise InputError(Problem(f"there is no folder {folder}", place, "name a model folder or a hub id (owner/name)"))
+    known = models_folder()
+    if (known / word).is_dir():
+        return ModelName(word, str(_checked(known / word, word, place)), True)
+    names = sorted(entry.name for entry in known.iterdir() if entry.is_dir()) if known.is_dir() else []
+    if word == "demo":
+        cure = "fetch it with `strix-finetune fetch demo`, or set STRIX_MODELS to the folder that holds it"
+    elif names:
+        cure = nearest(word, names)
+    else:
+        cure = "set STRIX_MODELS to the folder that holds it, or write a path or owner/name"
+    raise InputError(Problem(f"there is no model '{word}' in {known}", place, cure))
+
+
+def _checked(folder: Path, word: str, place: Place) -> Path:
+    if (folder / "adapter_config.json").is_file():
+        raise InputError(Problem(f"'{word}' is an adapter, not a model", place, "name the model it was made for"))
+    if not (folder / "config.json").is_file():
+        ggufs = sorted(folder.glob("*.gguf"))
+        cure = f"make a model of it: train import {ggufs[0]} DIR" if ggufs else "a model folder has one"
+        raise InputError(Problem(f"{folder} has no config.json", place, cure))
+    return folder.absolute()
+
+
+def recipes_folder() -> Path | None:
+    """Return the folder of the shipped recipes, or None where none came along."""
+    named = os.environ.get("STRIX_RECIPES")
+    here = Path(__file__).resolve().parent
+    places = [Path(named)] if named else []
+    places += [
+        Path("/opt/strix-finetune/recipes"),
+        here.parent.parent / "recipes",
+        here.parent / "strix_finetune" / "_data" / "recipes",
+    ]
+    return next((place for place in places if place.is_dir()), None)
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Return the shipped recipes by name."""
+    folder = recipes_folder()
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))} if folder else {}
+
+
+def find_recipe(word: str) -> Path:
+    """Resolve a recipe: a file, or the name of a shipped one (`demo`, `demo.yaml`, `recipes/demo.yaml`)."""
+    path = Path(word)
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise InputError(Problem(f"{word} is a folder", cure="name a recipe file in it"))
+    shipped = shipped_recipes()
+    if path.parent in (Path(), Path("recipes")) and path.suffix in ("", ".yaml", ".yml") and path.stem in shipped:
+        return shipped[path.stem]
+    raise InputError(Problem(f"there is no recipe '{word}'", cure=nearest(path.stem, [*shipped]) if shipped else ""))

@@ -1,0 +1,44 @@
+"""What libraries print while a short command works: kept in a file, which stays only when the command fails."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from strix_train.errors import TrainError
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Send file descriptors 1 and 2 aside. An exception that is not ours becomes one sentence that names the file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = os.dup(1), os.dup(2)
+    handle, name = tempfile.mkstemp(prefix="train-", suffix=".log")
+    log = Path(name)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    keep = False
+    try:
+        yield
+    except TrainError:
+        raise
+    except Exception as error:
+        keep = True
+        traceback.print_exc()
+        text = " ".join(str(error).split())[:300]
+        raise TrainError(f"{type(error).__name__}: {text}", cure=f"the traceback is in {log}") from error
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(kept[0], 1)
+        os.dup2(kept[1], 2)
+        for number in (*kept, handle):
+            os.close(number)
+        if not keep:
+            log.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Recipes: what to train, as one YAML file."""

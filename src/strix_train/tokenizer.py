@@ -1,0 +1,55 @@
+"""A Hugging Face tokenizer as `encode` wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from strix_train.encode import Span
+from strix_train.errors import InputError
+
+
+class Adapted:
+    """Implements `encode.Text` on a fast tokenizer, or on the tokenizer inside a processor."""
+
+    def __init__(self, tokenizer: Any, stops: Sequence[int] = ()) -> None:
+        self.tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+        if not self.tokenizer.is_fast:
+            raise InputError(
+                "this model has only a slow tokenizer, which cannot tell where a token stands in the text",
+                cure="add its tokenizer.json to the model folder",
+            )
+        self.has_template = bool(self.tokenizer.chat_template)
+        begins = self.tokenizer("a")["input_ids"][:1] == [self.tokenizer.bos_token_id]
+        self.bos = str(self.tokenizer.bos_token) if begins else ""
+        self.eos = self.tokenizer.eos_token or ""
+        self._ends = {*stops, self.tokenizer.eos_token_id} - {None}
+        self._special = set(self.tokenizer.all_special_ids) | {
+            index for index, token in self.tokenizer.added_tokens_decoder.items() if token.special
+        }
+
+    def render(self, messages: Sequence[dict[str, str]], *, answer_next: bool) -> str:
+        """Return the conversation in the model's template; raises ValueError where the template refuses it."""
+        from jinja2 import TemplateError
+
+        try:
+            text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=answer_next)
+        except (TemplateError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(str(error).splitlines()[0] if str(error) else type(error).__name__) from error
+        return str(text)
+
+    def tokens(self, text: str) -> tuple[list[int], list[Span]]:
+        """Return ids and character spans of a text, adding nothing."""
+        found = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        return list(found["input_ids"]), [tuple(span) for span in found["offset_mapping"]]
+
+    def is_end(self, token: int) -> bool:
+        """Whether the model stops at this token, or it is a special token that ends a turn."""
+        return token in self._ends or token in self._special
+
+    def question(self, prompt: str, system: str | None = None) -> str:
+        """Return the text that makes the model answer `prompt`."""
+        if not self.has_template:
+            return self.bos + (f"{system}\n\n" if system else "") + prompt
+        messages = [{"role": "system", "content": system}] if system else []
+        return self.render([*messages, {"role": "user", "content": prompt}], answer_next=True)
