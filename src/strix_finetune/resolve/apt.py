@@ -16,51 +16,16 @@ import subprocess
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from strix_finetune import debian
 from strix_finetune.errors import FetchFailed, InputError
 from strix_finetune.lockmodel import AptPackage, Release
-from strix_finetune.netconf import NetSettings, Suites, redact, sources_list
+from strix_finetune.netconf import NetSettings, redact, sources_list
 from strix_finetune.resolve import AptAnswer
 from strix_finetune.schema import Apt
 
-ARCHITECTURE = "amd64"
 _UNREACHABLE = re.compile(
     r"(Could not (?:resolve|connect)[^\n]*|Temporary failure[^\n]*|[^\n]*(?:timed out|refused)[^\n]*)"
 )
-_KEYRINGS = ("debian-archive-keyring.gpg", "debian-archive-keyring.pgp")
-
-
-def suites(apt: Apt) -> Suites:
-    """The suites of a channel, the main one first."""
-    return Suites((apt.suite, *apt.extra_suites), tuple(apt.components))
-
-
-def keyring(folder: Path = Path("/usr/share/keyrings")) -> Path:
-    """The public keys of Debian's archive on this host. Raises InputError where they are missing."""
-    for name in _KEYRINGS:
-        if (folder / name).is_file():
-            return folder / name
-    raise InputError(
-        f"this host has no keys to verify Debian's archive with: {folder / _KEYRINGS[0]} is missing",
-        cure="install the package debian-archive-keyring",
-    )
-
-
-def default_mirror() -> str:
-    """Debian's own archive, as this host's mmdebstrap knows it: for hosts whose apt has no Debian mirror."""
-    program = shutil.which("mmdebstrap")
-    if program is None:
-        raise InputError(
-            "this host's apt has no Debian mirror", cure="install mmdebstrap, or name one in STRIX_DEBIAN_MIRROR"
-        )
-    # the sources are written before the first hook runs, and this hook ends the run
-    hook = '--setup-hook=cat "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*; exit 1'
-    command = [program, "--mode=root", "--variant=custom", f"--architectures={ARCHITECTURE}", hook, "sid", "/dev/null"]
-    if os.geteuid() != 0:
-        command[1] = "--mode=unshare"
-    told = subprocess.run(command, capture_output=True, text=True, env=_environment())
-    if found := re.search(r"^deb (?:\[[^]]*\] )?(https?://\S+) sid ", told.stdout + told.stderr, re.M):
-        return found[1].rstrip("/")
-    raise InputError("this host has no Debian mirror", cure="name one in STRIX_DEBIAN_MIRROR")
 
 
 class HostApt:
@@ -78,7 +43,7 @@ class HostApt:
         wanted = sorted(set(names))
         with self._state(apt) as state:
             state.update()
-            releases = {suite: state.release(suite) for suite in suites(apt).suites}
+            releases = {suite: state.release(suite) for suite in debian.suites(apt).suites}
             served = state.served(wanted)
             chosen = state.candidates(wanted)
             unknown = {name: state.cure(name) for name in wanted if chosen.get(name) not in served.get(name, {})}
@@ -88,8 +53,8 @@ class HostApt:
     @contextlib.contextmanager
     def _state(self, apt: Apt) -> Iterator[_State]:
         """The private folder for these sources, held by one process at a time."""
-        mirror = self._settings.debian_mirror or default_mirror()
-        sources = sources_list(mirror, suites(apt), str(keyring()))
+        mirror = debian.mirror(self._settings.debian_mirror)
+        sources = sources_list(mirror, debian.suites(apt), str(debian.keyring()))
         config = "\n\n".join([sources, *apt.pins])
         folder = self._cache / "apt" / hashlib.sha256(config.encode()).hexdigest()[:16]
         for name in ("state/lists/partial", "cache/archives/partial", "etc/preferences.d", "etc/empty.d"):
@@ -150,7 +115,7 @@ class _State:
         return "check the spelling, or the suite of the channel"
 
     def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        env = _environment() | {"APT_CONFIG": str(self._folder / "apt.conf")}
+        env = debian.environment() | {"APT_CONFIG": str(self._folder / "apt.conf")}
         try:
             return subprocess.run(command, capture_output=True, text=True, env=env, errors="replace")
         except FileNotFoundError:
@@ -209,7 +174,7 @@ def iso_date(text: str) -> str:
 def explain(stderr: str, apt: Apt, mirror: str) -> FetchFailed:
     """One sentence for what `apt-get update` complains about."""
     text = redact(stderr)
-    suite = next((name for name in suites(apt).suites if f" {name} " in text or f"/{name}/" in text), apt.suite)
+    suite = next((name for name in debian.suites(apt).suites if f" {name} " in text or f"/{name}/" in text), apt.suite)
     if re.search(r"NO_PUBKEY|is not signed|GPG error|BADSIG|EXPKEYSIG|signatures? (?:were|couldn't)", text):
         return FetchFailed(
             f"the signature of Debian's suite '{suite}' cannot be verified with the keys of this host",
@@ -253,8 +218,8 @@ def _apt_conf(folder: Path, settings: NetSettings) -> str:
         # passwords of a closed mirror stay where the host keeps them
         "Dir::Etc::netrc": "/etc/apt/auth.conf",
         "Dir::Etc::netrcparts": "/etc/apt/auth.conf.d",
-        "APT::Architecture": ARCHITECTURE,
-        "APT::Architectures": ARCHITECTURE,
+        "APT::Architecture": debian.ARCHITECTURE,
+        "APT::Architectures": debian.ARCHITECTURE,
         "Acquire::Languages": "none",
         "Acquire::GzipIndexes": "true",
         "Acquire::AllowInsecureRepositories": "false",
@@ -269,8 +234,3 @@ def _apt_conf(folder: Path, settings: NetSettings) -> str:
     if settings.ca_bundle:
         options["Acquire::https::CaInfo"] = str(settings.ca_bundle)
     return "".join(f'{name} "{value}";\n' for name, value in options.items())
-
-
-def _environment() -> dict[str, str]:
-    dropped = ("APT_CONFIG", "LANGUAGE")
-    return {name: value for name, value in os.environ.items() if name not in dropped} | {"LC_ALL": "C.UTF-8"}

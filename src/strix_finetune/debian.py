@@ -1,0 +1,102 @@
+"""What this host knows of Debian's archive by itself: the keys that it is verified with, and where it is.
+
+No address is written down here. A host's own apt has its mirror (netconf); mmdebstrap has Debian's default.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from strix_finetune.errors import InputError
+from strix_finetune.netconf import Suites
+from strix_finetune.schema import Apt
+
+ARCHITECTURE = "amd64"
+_KEYRINGS = ("debian-archive-keyring.gpg", "debian-archive-keyring.pgp")
+_LINE = re.compile(r"^deb (?:\[[^]]*\] )?(https?://\S+) (\S+) \S", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultSource:
+    """One of Debian's own repositories: the URL that ends before /dists, and the suite."""
+
+    url: str
+    suite: str
+
+
+def suites(apt: Apt) -> Suites:
+    """The suites of a channel, the main one first."""
+    return Suites((apt.suite, *apt.extra_suites), tuple(apt.components))
+
+
+def keyring(folder: Path = Path("/usr/share/keyrings")) -> Path:
+    """The public keys of Debian's archive on this host. Raises InputError where they are missing."""
+    for name in _KEYRINGS:
+        if (folder / name).is_file():
+            return folder / name
+    raise InputError(
+        f"this host has no keys to verify Debian's archive with: {folder / _KEYRINGS[0]} is missing",
+        cure="install the package debian-archive-keyring",
+    )
+
+
+def mmdebstrap() -> str:
+    """The program. Raises InputError where it is missing."""
+    program = shutil.which("mmdebstrap")
+    if program is None:
+        raise InputError("this host has no mmdebstrap", cure="install the package mmdebstrap")
+    return program
+
+
+def mode() -> str:
+    """mmdebstrap's mode for this user: root's own, or a user namespace."""
+    return "root" if os.geteuid() == 0 else "unshare"
+
+
+def default_sources(suite: str) -> tuple[DefaultSource, ...]:
+    """Debian's own repositories for `suite`, as mmdebstrap would use them: the suite first, then its updates.
+
+    Takes 0.3 s and asks nothing of the network: mmdebstrap writes its sources before the first hook runs, and
+    this hook ends the run.
+    """
+    hook = '--setup-hook=cat "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*; exit 1'
+    command = [mmdebstrap(), f"--mode={mode()}", "--variant=custom", f"--architectures={ARCHITECTURE}", hook]
+    told = subprocess.run([*command, suite, "/dev/null"], capture_output=True, text=True, env=environment())
+    found = tuple(DefaultSource(url.rstrip("/"), name) for url, name in _LINE.findall(told.stdout + told.stderr))
+    if not found:
+        raise InputError(
+            f"mmdebstrap of this host does not tell where Debian's suite '{suite}' is",
+            cure="name a mirror in STRIX_DEBIAN_MIRROR",
+        )
+    return found
+
+
+def mirror(configured: str) -> str:
+    """The mirror to use: the host's own where it has one, else Debian's default."""
+    return configured or default_sources("sid")[0].url
+
+
+def default_sources_file(apt: Apt) -> str:
+    """The content of /etc/apt/sources.list.d/debian.sources in an image: Debian's own default, not this host's mirror.
+
+    The keyring is named by the path that it has in every Debian.
+    """
+    by_url: dict[str, list[str]] = {}
+    for source in default_sources(apt.suite):
+        by_url.setdefault(source.url, []).append(source.suite)
+    return "\n".join(
+        f"Types: deb\nURIs: {url}\nSuites: {' '.join(names)}\nComponents: {' '.join(apt.components)}\n"
+        "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
+        for url, names in by_url.items()
+    )
+
+
+def environment() -> dict[str, str]:
+    """This process's environment for apt and mmdebstrap, in plain English and without a foreign apt configuration."""
+    dropped = ("APT_CONFIG", "LANGUAGE")
+    return {name: value for name, value in os.environ.items() if name not in dropped} | {"LC_ALL": "C.UTF-8"}
