@@ -1,0 +1,57 @@
+#!/bin/sh
+# The contract of Toolbx, as far as it can be seen from inside: https://containertoolbx.org, src/cmd/initContainer.go
+set -u
+failed=0
+fail() {
+  echo "toolbx: $*" >&2
+  failed=1
+}
+
+# run.go: every command goes through capsh and a login shell
+[ "$(capsh --caps= -- --login -c 'echo works' 2>&1)" = works ] || fail "capsh --caps= -- --login -c … does not work"
+
+# initContainer.go: programs whose absence is fatal
+for program in bash sh useradd usermod passwd mount sudo; do
+  command -v "$program" > /dev/null || fail "$program is missing"
+done
+getent group sudo > /dev/null || getent group wheel > /dev/null || fail "there is neither a group sudo nor a group wheel"
+for folder in /etc/profile.d /etc/sudoers.d /usr/share/empty /home /run /tmp /mnt; do
+  [ -d "$folder" ] || fail "the folder $folder is missing"
+done
+
+# the user's home and uid come from the host
+[ -z "$(ls -A /home)" ] || fail "/home is not empty: $(ls -A /home | head -n 3)"
+! getent passwd 1000 > /dev/null || fail "uid 1000 is taken by $(getent passwd 1000 | cut -d: -f1)"
+
+# the two ways in: ENV for `run`, profile.d for a login shell
+case "$PATH" in
+  /opt/venv/bin:*) ;;
+  *) fail "PATH of the image does not begin with /opt/venv/bin but is $PATH" ;;
+esac
+login() { env -i HOME=/root TERM=dumb bash --login -c "$1" 2>&1; }
+[ "$(login 'printf %s "${PATH%%:*}"')" = /opt/venv/bin ] || fail "a login shell does not find /opt/venv/bin first"
+for name in PYTHONNOUSERSITE LANG; do
+  inside=$(printenv "$name" || true)
+  [ -n "$inside" ] || fail "the image's ENV does not set $name"
+  [ "$(login "printf %s \"\$$name\"")" = "$inside" ] || fail "a login shell has another $name than the image's ENV"
+done
+[ -z "$(login true)" ] || fail "a login shell that is not interactive prints: $(login true | head -n 1)"
+
+# variables that break Toolbx or hide a GPU wherever the image is used
+for name in LD_PRELOAD HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HSA_OVERRIDE_GFX_VERSION; do
+  ! printenv "$name" > /dev/null || fail "the image sets $name"
+done
+
+# what init-container does: a user of the host, root by sudo without a password
+if [ "$(id -u)" = 0 ]; then
+  useradd --no-create-home --home-dir /home/toolbx --shell /bin/bash --uid 1000 --groups sudo toolbx \
+    || fail "useradd --uid 1000 --groups sudo does not work"
+  usermod --append --groups sudo toolbx || fail "usermod does not work"
+  passwd --delete root > /dev/null || fail "passwd --delete root does not work"
+  [ "$(setpriv --reuid=1000 --regid=1000 --init-groups sudo --non-interactive id -u 2>&1)" = 0 ] \
+    || fail "a user of the group sudo does not become root without a password"
+  userdel toolbx
+fi
+
+[ "$failed" = 0 ] || exit 1
+echo "ready for Toolbx: capsh, sudo without a password, empty /home, uid 1000 free, login shell and ENV agree"
