@@ -125,7 +125,7 @@ def test_what_is_no_file_to_read_is_said_and_never_waited_for(tmp_path: Path) ->
         "pipe: this is no regular file; put a text file here",
         "folder: this is no regular file; put a text file here",
         "bound: this is no regular file; put a text file here",
-        "missing: the file is missing; create it or remove its folder",
+        "missing: the file is missing; create it",
         "large: the file has 10000 MB, which no definition needs; is it the right one?",
     ]
 

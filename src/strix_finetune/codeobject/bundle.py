@@ -112,9 +112,7 @@ def _read_compressed(rest: Source, section: str, at: int, where: str, ledger: Le
         raise Unsupported(f"is a compressed bundle of version {version}; versions 1 to 3 are known")
     if number not in _METHODS:
         raise Unsupported(f"is a bundle compressed by method {number}; 0 (zlib) and 1 (zstd) are known")
-    fields = _REST[version].unpack(
-        Part(rest, _CCOB.size, _REST[version].size, "the bundle's header").read(0, _REST[version].size)
-    )
+    fields = _REST[version].unpack(rest.read(_CCOB.size, _REST[version].size))
     header_size = _CCOB.size + _REST[version].size
     raw_size = fields[-2]
     size = fields[0] if version > 1 else rest.size

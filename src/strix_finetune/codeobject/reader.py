@@ -117,6 +117,8 @@ def scan_archive(path: str, on_error: OnError | None, limits: Limits) -> Iterato
                 if not is_candidate(source.read(0, min(len(bundle.PLAIN), source.size))):
                     continue
                 report = read(source, name, ledger, None)
+                # Its length and checksum are only right once its end was seen.
+                source.finish()
             except CodeObjectError as error:
                 if on_error is None:
                     raise error.at(name) from None
