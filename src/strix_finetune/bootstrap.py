@@ -13,6 +13,9 @@ import json
 import os
 import re
 import shlex
+import shutil
+import stat
+import subprocess
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -86,7 +89,7 @@ def rootfs(
         if path.is_file():
             path.touch()
             return path
-        _remove_leftovers(folder)
+        remove_leftovers(folder)
         part = folder / f".{name}.{os.getpid()}.part"
         try:
             _make(part, recipe, channel.apt, settings, on_line or (lambda line: None))
@@ -111,20 +114,49 @@ def _text(folder: Path) -> str:
 
 
 def _make(part: Path, recipe: _Recipe, apt: Apt, settings: NetSettings, on_line: Callable[[str], None]) -> None:
-    with tempfile.TemporaryDirectory(prefix="strix-bootstrap-") as work:
-        command = _command(part, recipe, apt, settings, Path(work))
-        env = debian.environment() | {"SOURCE_DATE_EPOCH": str(recipe.epoch)} | dict(settings.proxies)
-        said: deque[str] = deque(maxlen=400)
-        with children.child(command, env=env) as process:
+    said: deque[str] = deque(maxlen=400)
+    with _work_folder(part) as work:
+        command = _command(part, recipe, apt, settings, work)
+        env = debian.environment() | {"SOURCE_DATE_EPOCH": str(recipe.epoch), "TMPDIR": str(work)}
+        with children.child(command, env=env | dict(settings.proxies), contained=debian.mode() == "root") as process:
             assert process.stdout is not None
             for raw in process.stdout:
                 line = redact(raw.rstrip())
                 said.append(line)
                 on_line(line)
-        if process.returncode != 0:
-            raise _explain(list(said), process.returncode, apt, debian.mirror(settings.debian_mirror))
-        if not part.is_file() or part.stat().st_size == 0:
-            raise BuildFailed("mmdebstrap ended well and wrote nothing", log_tail=list(said)[-_TAIL:])
+    if process.returncode != 0:
+        raise _explain(list(said), process.returncode, apt, debian.mirror(settings.debian_mirror))
+    if not part.is_file() or part.stat().st_size == 0:
+        raise BuildFailed("mmdebstrap ended well and wrote nothing", log_tail=list(said)[-_TAIL:])
+
+
+@contextlib.contextmanager
+def _work_folder(part: Path) -> Iterator[Path]:
+    """Where mmdebstrap unpacks: beside the cache for root, else where a user namespace can enter.
+
+    /tmp may be small, and a file system mounted nodev is of no use to root's mode, which makes device nodes.
+    """
+    beside = part.with_suffix(".work")
+    if debian.mode() == "root" and not os.statvfs(part.parent).f_flag & os.ST_NODEV:
+        work = beside
+        work.mkdir(mode=0o711)
+    else:
+        work = Path(tempfile.mkdtemp(prefix="strix-bootstrap-"))
+        work.chmod(0o777 | stat.S_ISVTX)
+    try:
+        yield work
+    finally:
+        _remove(work)
+
+
+def _remove(work: Path) -> None:
+    """Remove a work folder. In a user namespace the files belong to users that only exist there."""
+    shutil.rmtree(work, ignore_errors=True)
+    if work.exists() and debian.mode() == "unshare":
+        for path in work.iterdir():
+            helper = [debian.mmdebstrap(), "--unshare-helper", "rm", "-rf", "--one-file-system", str(path)]
+            subprocess.run(helper, capture_output=True)
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _command(part: Path, recipe: _Recipe, apt: Apt, settings: NetSettings, work: Path) -> list[str]:
@@ -213,11 +245,15 @@ def _held(folder: Path, name: str) -> Iterator[None]:
         yield
 
 
-def _remove_leftovers(folder: Path) -> None:
-    """Remove half-written files of processes that were killed and could not do it themselves."""
-    for path in folder.glob(".*.part"):
+def remove_leftovers(folder: Path) -> None:
+    """Remove what processes left half-done that were killed and could not do it themselves."""
+    for path in [*folder.glob(".*.part"), *folder.glob(".*.work")]:
         pid = path.suffixes[-2].removeprefix(".")
-        if not pid.isdigit() or not Path("/proc", pid).exists():
+        if pid.isdigit() and Path("/proc", pid).exists():
+            continue
+        if path.is_dir():
+            _remove(path)
+        else:
             path.unlink(missing_ok=True)
 
 

@@ -1,7 +1,7 @@
-"""Programs that this process runs and that must not outlive it: they clean up after themselves when told to end.
+"""Programs that this process runs and that must not outlive it, whatever ends this process.
 
-A child is told to end when its `with` block is left early, when `stop_all` is called, and by the kernel when this
-process dies, whatever killed it.
+`contained` is for root: the program gets mount and process namespaces of its own, so that killing it takes along
+all that it started and all that it mounted. Without it, the program is told to end and must clean up by itself.
 """
 
 from __future__ import annotations
@@ -14,52 +14,55 @@ from collections.abc import Iterator, Mapping, Sequence
 
 _GRACE = 30.0
 _lock = threading.Lock()
-_running: set[subprocess.Popen[str]] = set()
+_running: dict[subprocess.Popen[str], bool] = {}
 
 
 @contextlib.contextmanager
-def child(command: Sequence[str], *, env: Mapping[str, str], merge: bool = True) -> Iterator[subprocess.Popen[str]]:
-    """Start `command` with its output as text lines in `stdout` (with `merge`, what it says to stderr is in it)."""
-    # the kernel sends SIGTERM when the parent is gone; without setpriv the program would run on alone
-    guard = ("setpriv", "--pdeathsig", "TERM", "--") if shutil.which("setpriv") else ()
+def child(command: Sequence[str], *, env: Mapping[str, str], contained: bool) -> Iterator[subprocess.Popen[str]]:
+    """Start `command`; `stdout` of it yields all its output as text. It has ended when the `with` block is left."""
+    contained = contained and bool(shutil.which("unshare"))
+    namespaces = ("unshare", "--mount-proc", "--pid", "--kill-child", "--") if contained else ()
+    # the kernel sends the signal when the parent is gone; without setpriv the program would run on alone
+    guard = ("setpriv", "--pdeathsig", "KILL" if contained else "TERM", "--") if shutil.which("setpriv") else ()
     process = subprocess.Popen(
-        [*guard, *command],
+        [*guard, *namespaces, *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT if merge else subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
         env=dict(env),
     )
     with _lock:
-        _running.add(process)
+        _running[process] = contained
     try:
         yield process
         process.wait()
     finally:
-        _end(process)
+        _end(process, contained)
         with _lock:
-            _running.discard(process)
+            _running.pop(process, None)
         if process.stdout:
             process.stdout.close()
 
 
 def stop_all() -> None:
-    """Tell every running child to end and wait until it has cleaned up; their `with` blocks then see an exit code."""
+    """End every running child; their `with` blocks, in whatever thread, then see an exit code and go on."""
     with _lock:
-        processes = list(_running)
+        processes = dict(_running)
     for process in processes:
         process.terminate()
-    for process in processes:
-        _end(process)
+    for process, contained in processes.items():
+        _end(process, contained)
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[str], contained: bool) -> None:
     if process.poll() is not None:
         return
-    process.terminate()
-    try:
-        process.wait(_GRACE)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    if not contained:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE)
+            return
+    process.kill()
+    process.wait()
