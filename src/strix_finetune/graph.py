@@ -61,28 +61,15 @@ def stack(project: Project, target_name: str, channel_name: str) -> Stack:
     return Stack(target, channel, tuple(nodes.values()))
 
 
-def with_ancestors(chosen: Stack, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The named layers and all that they are made of; without names, what the final layer is made of and the leaves.
-
-    A builder is in it only when a layer of it uses that builder.
-    """
+def wanted(chosen: Stack, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The layers that were asked for: the named ones, else the final one. Raises InputError for an unknown name."""
     known = [node.name for node in chosen.nodes]
     for name in names:
         if name not in known:
             raise InputError(
                 f"there is no layer '{name}' for {chosen.target.id} on {chosen.channel.name}", cure=nearest(name, known)
             )
-    wanted: set[str] = set()
-
-    def add(name: str) -> None:
-        if name not in wanted:
-            wanted.add(name)
-            for other in chosen.node(name).needs:
-                add(other)
-
-    for name in names or (chosen.final.name,):
-        add(name)
-    return tuple(name for name in known if name in wanted)
+    return names or (chosen.final.name,)
 
 
 def _serves(layer: LayerDef, target: Target, channel: Channel) -> bool:
@@ -126,8 +113,11 @@ def _edited_packages(layer: LayerDef, packages: dict[str, list[str]]) -> dict[st
     source = layer.edit.source
     edited = {}
     for name, lists in layer.edit.spec.packages.items():
-        place = Place(source.path, source.positions.line(("layers", layer.name, "packages", name)))
-        edited[name] = edit_list(packages.get(name, []), lists, place, problems)
+
+        def at(*keys: str | int, name: str = name) -> Place:
+            return Place(source.path, source.positions.line(("layers", layer.name, "packages", name, *keys)))
+
+        edited[name] = edit_list(packages.get(name, []), lists, at, problems)
     if problems:
         raise DefinitionError(problems)
     return edited

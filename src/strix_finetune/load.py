@@ -8,7 +8,8 @@ from pathlib import Path
 from strix_finetune import tomlfile
 from strix_finetune.errors import DefinitionError, Place, Problem, nearest
 from strix_finetune.model import Channel, LayerDef, Project, Source, Target
-from strix_finetune.override import Override, apply_override
+from strix_finetune.override import Override, apply_override, check_vars
+from strix_finetune.pep508 import range_fault, requirement_fault
 from strix_finetune.schema import ChannelFile, LayerFile, OverrideFile, TargetsFile
 
 # folders under images/ that hold no layer
@@ -18,10 +19,14 @@ NOT_LAYERS = ("channels", "locks", "__pycache__")
 def load(images: Path, override: Path | None = None) -> Project:
     """Load `images/` and, on top of it, a user's override folder. Raises DefinitionError with every problem."""
     problems: list[Problem] = []
-    layers = _layers(images, problems)
+    broken: set[str] = set()
+    layers = _layers(images, problems, broken)
+    _check_requirements(layers, problems)
     change = _override(override, problems) if override else None
     if change:
-        for name, layer in _layers(change.folder / "layers", problems, required=False).items():
+        added = _layers(change.folder / "layers", problems, broken, required=False)
+        _check_requirements(added, problems)
+        for name, layer in added.items():
             if name in layers:
                 place = Place(layer.source.path, layer.source.positions.line(("name",)))
                 problems.append(
@@ -29,17 +34,23 @@ def load(images: Path, override: Path | None = None) -> Project:
                 )
             else:
                 layers[name] = layer
-        layers = apply_override(layers, change, problems)
+        layers = apply_override(layers, change, problems, broken)
     channels = _channels(images / "channels", problems)
     targets, default = _targets(images / "targets.toml", problems)
-    _check_layers(layers, problems)
-    _check_channels(channels, layers, targets, problems)
+    _check_layers(layers, problems, broken)
+    _check_channels(channels, layers, targets, problems, broken)
     if problems:
-        raise DefinitionError(sorted(problems, key=lambda problem: str(problem.place or "")))
+        raise DefinitionError(sorted(problems, key=_order))
     return Project(layers, channels, targets, default, images / "macros.j2", override)
 
 
-def _layers(root: Path, problems: list[Problem], *, required: bool = True) -> dict[str, LayerDef]:
+def _order(problem: Problem) -> tuple[str, int]:
+    return (str(problem.place.path), problem.place.line or 0) if problem.place else ("", 0)
+
+
+def _layers(root: Path, problems: list[Problem], broken: set[str], *, required: bool = True) -> dict[str, LayerDef]:
+    """The layers below `root`. The names of those that cannot be read go into `broken`: a link to one of them is
+    no second fault."""
     if not root.is_dir():
         if required:
             problems.append(Problem("there is no folder of layers", Place(root), "name it with --images"))
@@ -48,13 +59,19 @@ def _layers(root: Path, problems: list[Problem], *, required: bool = True) -> di
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):
         if folder.name in NOT_LAYERS or folder.name.startswith("."):
             continue
+        if not (folder / "layer.toml").exists():
+            broken.add(folder.name)
+            problems.append(Problem("the folder has no layer.toml", Place(folder), "add one, or remove the folder"))
+            continue
         read = tomlfile.read(folder / "layer.toml", LayerFile, problems)
         if read is None:
+            broken.add(folder.name)
             continue
         spec, source = read
         if spec.name != folder.name:
-            first = next((layer for layer in layers.values() if layer.name == spec.name), None)
-            also = f", and {first.source.path} has that name too" if first else ""
+            broken.add(folder.name)
+            other = root / spec.name / "layer.toml"
+            also = f", and {other} has that name too" if other.exists() else ""
             place = Place(source.path, source.positions.line(("name",)))
             problems.append(
                 Problem(
@@ -78,18 +95,29 @@ def _patches(folder: Path, spec: LayerFile, source: Source, problems: list[Probl
     if spec.patches is None:
         return ()
     series = folder / spec.patches.series
-    if not series.is_file():
+    if not tomlfile.is_file(series):
         place = Place(source.path, source.positions.line(("patches", "series")))
-        problems.append(Problem(f"the patch series '{spec.patches.series}' does not exist", place))
+        message = f"the patch series '{spec.patches.series}' does not exist"
+        problems.append(Problem(message, place, "write it: the names of the patches, one a line"))
         return ()
-    patches = []
-    for number, line in enumerate(series.read_text("utf-8").splitlines(), 1):
+    patches: list[Path] = []
+    for number, line in enumerate((tomlfile.read_text(series, problems) or "").splitlines(), 1):
         name = line.split("#")[0].strip()
         if not name:
             continue
+        place = Place(series, number)
+        if name.startswith("/") or ".." in name.split("/"):
+            problems.append(
+                Problem(f"the patch '{name}' lies outside of the layer", place, "copy it beside the series")
+            )
+            continue
         patch = series.parent / name
-        if not patch.is_file():
-            problems.append(Problem(f"the patch '{name}' does not exist", Place(series, number)))
+        if not tomlfile.is_file(patch):
+            problems.append(
+                Problem(f"the patch '{name}' does not exist", place, "add it, or remove its line from the series")
+            )
+        elif patch.name in {other.name for other in patches}:
+            problems.append(Problem(f"a patch called '{patch.name}' is in the series twice", place, "remove one"))
         patches.append(patch)
     return tuple(patches)
 
@@ -100,6 +128,10 @@ def _override(folder: Path, problems: list[Problem]) -> Override | None:
         return None
     if not (folder / "override.toml").exists():
         # a folder with only templates or layers needs no settings
+        if not any((folder / name).is_dir() for name in ("templates", "layers")):
+            message = "the override folder holds none of override.toml, templates/ and layers/"
+            problems.append(Problem(message, Place(folder), "is it the right folder?"))
+            return None
         from strix_finetune.tomlpos import Positions
 
         return Override(folder, OverrideFile(), Source(folder / "override.toml", Positions("")))
@@ -109,6 +141,8 @@ def _override(folder: Path, problems: list[Problem]) -> Override | None:
 
 def _channels(root: Path, problems: list[Problem]) -> dict[str, Channel]:
     channels: dict[str, Channel] = {}
+    if not any(root.glob("*.toml")):
+        problems.append(Problem("there is no channel", Place(root), "add one as <name>.toml"))
     for path in sorted(root.glob("*.toml")):
         read = tomlfile.read(path, ChannelFile, problems)
         if read is None:
@@ -141,7 +175,7 @@ def _targets(path: Path, problems: list[Problem]) -> tuple[dict[str, Target], st
     return {name: Target(name, entry) for name, entry in spec.target.items()}, spec.default
 
 
-def _check_layers(layers: Mapping[str, LayerDef], problems: list[Problem]) -> None:
+def _check_layers(layers: Mapping[str, LayerDef], problems: list[Problem], broken: set[str]) -> None:
     for layer in layers.values():
         spec, source = layer.spec, layer.source
 
@@ -150,7 +184,7 @@ def _check_layers(layers: Mapping[str, LayerDef], problems: list[Problem]) -> No
 
         for key, names in (("parent", spec.parent), ("builders", spec.builders)):
             for index, name in enumerate(names):
-                if name not in layers:
+                if name not in layers and name not in broken:
                     problems.append(
                         Problem(
                             f"unknown layer '{name}' in '{key}' of '{spec.name}'",
@@ -167,32 +201,30 @@ def _check_layers(layers: Mapping[str, LayerDef], problems: list[Problem]) -> No
                         "list it in 'builders'",
                     )
                 )
-        if not layer.templates[-1].is_file():
+        if not tomlfile.is_file(layer.templates[-1]):
             problems.append(
                 Problem(f"the layer '{spec.name}' has no template", Place(layer.templates[-1]), "add a Dockerfile.j2")
             )
         for index, smoke in enumerate(spec.smoke):
-            if not (layer.folder / smoke.file).is_file():
-                problems.append(Problem(f"the smoke test '{smoke.file}' does not exist", at("smoke", index, "file")))
-        for name, requirements in spec.pip.items():
-            for index, requirement in enumerate(requirements.requirements):
-                fault = requirement_fault(requirement)
-                if fault:
-                    problems.append(Problem(fault, at("pip", name, "requirements", index)))
+            if not tomlfile.is_file(layer.folder / smoke.file):
+                message = f"the smoke test '{smoke.file}' does not exist"
+                problems.append(Problem(message, at("smoke", index, "file"), f"add it below {layer.folder}"))
     _check_cycles(layers, problems)
 
 
-def requirement_fault(text: str) -> str:
-    """What is wrong with a Python requirement, or an empty string."""
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    if text.rstrip().endswith(("=", "<", ">", "~", "!")):
-        return f"the requirement '{text}' names no version"
-    try:
-        Requirement(text)
-    except InvalidRequirement as error:
-        return f"'{text}' is not a Python requirement ({str(error).splitlines()[0]})"
-    return ""
+def _check_requirements(layers: Mapping[str, LayerDef], problems: list[Problem]) -> None:
+    """Before a user's changes are in the lists: those have lines of their own."""
+    for layer in layers.values():
+        line = layer.source.positions.line
+        for name, pip in layer.spec.pip.items():
+            for index, requirement in enumerate(pip.requirements):
+                if fault := requirement_fault(requirement):
+                    place = Place(layer.source.path, line(("pip", name, "requirements", index)))
+                    problems.append(Problem(fault, place, "write it as name==version"))
+        for name, text in layer.spec.ceilings.items():
+            if fault := range_fault(text):
+                place = Place(layer.source.path, line(("ceilings", name)))
+                problems.append(Problem(f"ceiling of '{name}': {fault}", place, "write it as <2.15"))
 
 
 def _check_cycles(layers: Mapping[str, LayerDef], problems: list[Problem]) -> None:
@@ -205,11 +237,13 @@ def _check_cycles(layers: Mapping[str, LayerDef], problems: list[Problem]) -> No
         if state.get(name) == 1:
             ring = (*trail[trail.index(name) :], name)
             layer = layers[ring[-2]]
-            key = "parent" if name in layer.spec.parent else "builders"
+            key, links = (
+                ("parent", layer.spec.parent) if name in layer.spec.parent else ("builders", layer.spec.builders)
+            )
             problems.append(
                 Problem(
                     f"the layers form a cycle: {' → '.join(ring)}",
-                    Place(layer.source.path, layer.source.positions.line((key,))),
+                    Place(layer.source.path, layer.source.positions.line((key, links.index(name)))),
                     "remove one of these links",
                 )
             )
@@ -229,16 +263,27 @@ def _check_channels(
     layers: Mapping[str, LayerDef],
     targets: Mapping[str, Target],
     problems: list[Problem],
+    broken: set[str],
 ) -> None:
     for channel in channels.values():
         spec, source = channel.spec, channel.source
         known = (("omit", spec.omit, layers), ("layers", list(spec.layers), layers), ("targets", spec.targets, targets))
         for key, names, where in known:
             for index, name in enumerate(names):
-                if name not in where:
+                if name not in where and (where is not layers or name not in broken):
                     place = Place(source.path, source.positions.line((key, name if key == "layers" else index)))
                     kind = "target" if key == "targets" else "layer"
                     problems.append(Problem(f"unknown {kind} '{name}'", place, nearest(name, list(where))))
+        for name, tuning in spec.layers.items():
+            if name not in layers:
+                continue
+            declared = layers[name]
+            check_vars(declared, tuning.vars, source, ("layers", name, "vars"), problems)
+            for group in tuning.packages:
+                if group not in declared.spec.packages:
+                    place = Place(source.path, source.positions.line(("layers", name, "packages", group)))
+                    message = f"the layer '{name}' has no package list '{group}'"
+                    problems.append(Problem(message, place, nearest(group, list(declared.spec.packages))))
         if spec.bootstrap.source == "image" and not spec.bootstrap.image:
             place = Place(source.path, source.positions.line(("bootstrap",)))
             problems.append(Problem("bootstrap from an image needs 'image'", place, "name it as host/name:tag"))

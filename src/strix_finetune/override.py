@@ -6,13 +6,18 @@ only checked here and merged when a stack is made (graph.py), after the channel 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 from strix_finetune.errors import Place, Problem, nearest
 from strix_finetune.model import Edit, LayerDef, Source
-from strix_finetune.schema import LayerOverride, ListEdit, OverrideFile
+from strix_finetune.pep508 import requirement_fault
+from strix_finetune.schema import LayerOverride, ListEdit, OverrideFile, PackageName, Value
+from strix_finetune.tomlfile import is_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,67 +29,118 @@ class Override:
     source: Source
 
 
-def apply_override(layers: Mapping[str, LayerDef], change: Override, problems: list[Problem]) -> dict[str, LayerDef]:
-    """Return the layers with the user's changes in them; faults are appended to `problems`."""
+def apply_override(
+    layers: Mapping[str, LayerDef], change: Override, problems: list[Problem], broken: Collection[str] = ()
+) -> dict[str, LayerDef]:
+    """Return the layers with the user's changes in them; faults are appended to `problems`.
+
+    `broken`: names of layers that could not be read, of which nothing more is said.
+    """
     changed = dict(layers)
     for name, edit in change.spec.layers.items():
-        if name not in layers:
+        if name in layers:
+            changed[name] = _edit(layers[name], edit, change, problems)
+        elif name not in broken:
             place = Place(change.source.path, change.source.positions.line(("layers", name)))
             problems.append(Problem(f"unknown layer '{name}'", place, nearest(name, list(layers))))
-            continue
-        changed[name] = _edit(layers[name], edit, change, problems)
-    for template in sorted((change.folder / "templates").glob("*/Dockerfile.j2")):
-        name = template.parent.name
-        if name not in changed:
+    root = change.folder / "templates"
+    for folder in sorted(path for path in (root.iterdir() if root.is_dir() else ()) if path.is_dir()):
+        name, template = folder.name, folder / "Dockerfile.j2"
+        if not is_file(template):
+            problems.append(Problem("the folder holds no template", Place(folder), "call it Dockerfile.j2"))
+        elif name in changed:
+            changed[name] = replace(changed[name], templates=(template, *changed[name].templates))
+        elif name not in broken:
             problems.append(
                 Problem(f"a template for the unknown layer '{name}'", Place(template), nearest(name, list(changed)))
             )
-            continue
-        changed[name] = replace(changed[name], templates=(template, *changed[name].templates))
     return changed
 
 
 def _edit(layer: LayerDef, edit: LayerOverride, change: Override, problems: list[Problem]) -> LayerDef:
-    def at(*keys: str) -> Place:
+    def at(*keys: str | int) -> Place:
         return Place(change.source.path, change.source.positions.line(("layers", layer.name, *keys)))
 
+    def unknown(what: str, name: str, known: Iterable[str], *keys: str) -> None:
+        message = f"the layer '{layer.name}' has no {what} '{name}'"
+        problems.append(Problem(message, at(*keys, name), nearest(name, list(known))))
+
     spec = layer.spec
-    for kind, noun, edits, known in (
-        ("vars", "variable", edit.vars, spec.vars),
-        ("packages", "package list", edit.packages, spec.packages),
-        ("requirements", "requirement set", edit.requirements, spec.pip),
-    ):
-        problems.extend(
-            Problem(f"the layer '{layer.name}' has no {noun} '{name}'", at(kind, name), nearest(name, list(known)))
-            for name in edits
-            if name not in known
-        )
+    check_vars(layer, edit.vars, change.source, ("layers", layer.name, "vars"), problems)
+    for name, lists in edit.packages.items():
+        if name not in spec.packages:
+            unknown("package list", name, spec.packages, "packages")
+        for index, package in enumerate(lists.append):
+            if not re.fullmatch(get_args(PackageName)[1].pattern, package):
+                message = f"'{package}' is not the name of a Debian package"
+                problems.append(Problem(message, at("packages", name, "append", index), "write the name alone"))
     pip = dict(spec.pip)
     for name, lists in edit.requirements.items():
         if name not in pip:
+            unknown("requirement set", name, pip, "requirements")
             continue
-        requirements = edit_list(pip[name].requirements, lists, at("requirements", name), problems)
+        for index, requirement in enumerate(lists.append):
+            if fault := requirement_fault(requirement):
+                place = at("requirements", name, "append", index)
+                problems.append(Problem(fault, place, "write it as name==version"))
+        place_of = functools.partial(at, "requirements", name)
+        requirements = edit_list(pip[name].requirements, lists, place_of, problems)
+        if not requirements:
+            message = f"nothing is left in the requirement set '{name}'"
+            problems.append(Problem(message, place_of(), "leave or append a requirement"))
         pip[name] = pip[name].model_copy(update={"requirements": requirements})
-    patches = [change.folder / relative for relative in edit.patches]
-    problems.extend(
-        Problem(f"the patch '{patch.relative_to(change.folder)}' does not exist", at("patches"))
-        for patch in patches
-        if not patch.is_file()
-    )
     return replace(
         layer,
         spec=spec.model_copy(update={"pip": pip}),
-        patches=(*layer.patches, *patches),
+        patches=(*layer.patches, *_patches(layer, edit, change.folder, at, problems)),
         edit=Edit(edit, change.source),
     )
 
 
-def edit_list(items: list[str], edit: ListEdit, place: Place, problems: list[Problem]) -> list[str]:
-    """Remove, then append; removing what is not there is a fault, appending what is there is not."""
+def _patches(
+    layer: LayerDef, edit: LayerOverride, folder: Path, at: Callable[..., Place], problems: list[Problem]
+) -> list[Path]:
+    patches: list[Path] = []
+    for index, relative in enumerate(edit.patches):
+        patch, place = folder / relative, at("patches", index)
+        if layer.spec.patches is None:
+            problems.append(Problem(f"the layer '{layer.name}' applies no patches", place, "remove it"))
+        elif not is_file(patch):
+            problems.append(Problem(f"the patch '{relative}' does not exist", place, f"add it below {folder}"))
+        elif patch.name in {other.name for other in (*layer.patches, *patches)}:
+            problems.append(Problem(f"the layer '{layer.name}' has a patch '{patch.name}'", place, "rename yours"))
+        patches.append(patch)
+    return patches
+
+
+_KINDS = {str: "a string", int: "a whole number", bool: "true or false", list: "a list"}
+
+
+def check_vars(
+    layer: LayerDef, values: Mapping[str, Value], source: Source, keys: tuple[str, ...], problems: list[Problem]
+) -> None:
+    """A variable can be replaced where layer.toml declares it, by a value of the same kind."""
+    declared = layer.spec.vars
+    for name, value in values.items():
+        place = Place(source.path, source.positions.line((*keys, name)))
+        if name not in declared:
+            message = f"the layer '{layer.name}' has no variable '{name}'"
+            problems.append(Problem(message, place, nearest(name, list(declared))))
+        elif type(value) is not type(declared[name]):
+            message = f"the variable '{name}' of '{layer.name}' is {_KINDS[type(declared[name])]}"
+            problems.append(Problem(message, place, f"it cannot be {_KINDS[type(value)]} here"))
+
+
+def edit_list(items: list[str], edit: ListEdit, place: Callable[..., Place], problems: list[Problem]) -> list[str]:
+    """Remove, then append; removing what is not there is a fault, appending what is there is not.
+
+    `place("remove", 0)` is where the first removal is written.
+    """
     kept = list(items)
-    for item in edit.remove:
+    for index, item in enumerate(edit.remove):
         if item in kept:
             kept.remove(item)
         else:
-            problems.append(Problem(f"'{item}' is not in the list and cannot be removed", place, nearest(item, kept)))
-    return kept + [item for item in edit.append if item not in kept]
+            message = f"'{item}' is not in the list and cannot be removed"
+            problems.append(Problem(message, place("remove", index), nearest(item, kept)))
+    return kept + [item for item in dict.fromkeys(edit.append) if item not in kept]

@@ -80,13 +80,21 @@ def read_text(path: Path, problems: list[Problem]) -> str | None:
             return None
         return path.read_text("utf-8")
     except FileNotFoundError:
-        problems.append(Problem("the file is missing", Place(path), "create it or remove its folder"))
+        problems.append(Problem("the file is missing", Place(path), "create it"))
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         problems.append(Problem("the file is not UTF-8", Place(path, line), "save it as UTF-8"))
     except OSError as error:
         problems.append(Problem(f"the file cannot be read ({error.strerror})", Place(path)))
     return None
+
+
+def is_file(path: Path) -> bool:
+    """Whether `path` is a file; a name that cannot be one (too long, say) is not."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def syntax_problem(path: Path, text: str, error: ValueError | RecursionError) -> Problem:
