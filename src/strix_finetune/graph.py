@@ -44,6 +44,7 @@ def stack(project: Project, target_name: str, channel_name: str) -> Stack:
                     Problem(
                         f"'{name}' needs the builder '{other}', which {target.id} on {channel.name} does not have",
                         Place(node.layer.source.path, node.layer.source.positions.line(("builders",))),
+                        f"omit '{name}' as well, or keep '{other}'",
                     )
                 )
             visit(other)
@@ -54,10 +55,10 @@ def stack(project: Project, target_name: str, channel_name: str) -> Stack:
     finals = [node for node in nodes.values() if node.layer.spec.final]
     if len(finals) != 1:
         names = ", ".join(node.name for node in finals) or "none"
-        raise DefinitionError(
-            f"the stack of {target.id} on {channel.name} needs exactly one final layer and has {names}",
-            cure="set final = true in one layer.toml",
-        )
+        second = finals[1].layer.source if finals else None
+        place = Place(second.path, second.positions.line(("final",))) if second else Place(channel.source.path)
+        message = f"the stack of {target.id} on {channel.name} needs exactly one final layer and has {names}"
+        raise DefinitionError(Problem(message, place, "set final = true in one layer.toml"))
     return Stack(target, channel, tuple(nodes.values()))
 
 
@@ -90,6 +91,7 @@ def _node(layer: LayerDef, present: dict[str, LayerDef], channel: Channel) -> No
             Problem(
                 f"none of the parents of '{spec.name}' exists on the channel {channel.name}",
                 Place(layer.source.path, layer.source.positions.line(("parent",))),
+                "add one that does, or omit the layer",
             )
         )
     values = {**spec.vars, **(tuning.vars if tuning else {})}
