@@ -74,10 +74,16 @@ def test_stacks_that_cannot_be(chain: Images) -> None:
         return chain.faults(caught.value)
 
     assert sentence("no-devel") == [
-        "images/rccl/layer.toml:4: 'rccl' needs the builder 'devel', which gfx1151 on no-devel does not have; omit 'rccl' as well, or keep 'devel'"
+        (
+            "images/rccl/layer.toml:4: 'rccl' needs the builder 'devel', which gfx1151 on no-devel does not have; "
+            "omit 'rccl' as well, or keep 'devel'"
+        )
     ]
     assert sentence("no-parent") == [
-        "images/torch/layer.toml:3: none of the parents of 'torch' exists on the channel no-parent; add one that does, or omit the layer"
+        (
+            "images/torch/layer.toml:3: none of the parents of 'torch' exists on the channel no-parent; "
+            "add one that does, or omit the layer"
+        )
     ]
     assert sentence("debian") == [
         (
@@ -88,7 +94,7 @@ def test_stacks_that_cannot_be(chain: Images) -> None:
     chain.channel("no-final", 'omit = ["app", "lab"]\n')
     assert sentence("no-final") == [
         (
-            "images/channels/no-final.toml: the stack of gfx1151 on no-final needs exactly one final layer and has none; "
-            "set final = true in one layer.toml"
+            "images/channels/no-final.toml: the stack of gfx1151 on no-final needs exactly one final layer and has "
+            "none; set final = true in one layer.toml"
         )
     ]
