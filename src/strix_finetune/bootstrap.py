@@ -24,6 +24,7 @@ from pathlib import Path
 
 from strix_finetune import children, debian
 from strix_finetune.errors import BuildFailed, FetchFailed, LockError, Place, Problem, StrixError
+from strix_finetune.leftovers import remove_leftovers, temporary
 from strix_finetune.lockmodel import Lock
 from strix_finetune.model import Keyed, Node
 from strix_finetune.netconf import NetSettings, Suites, redact, sources_list
@@ -89,8 +90,8 @@ def rootfs(
         if path.is_file():
             path.touch()
             return path
-        remove_leftovers(folder)
-        part = folder / f".{name}.{os.getpid()}.part"
+        remove_leftovers(folder, _remove)
+        part = temporary(folder, name)
         try:
             _make(part, recipe, channel.apt, settings, on_line or (lambda line: None))
             part.replace(path)
@@ -243,18 +244,6 @@ def _held(folder: Path, name: str) -> Iterator[None]:
     with (folder / f".{name[:16]}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove what processes left half-done that were killed and could not do it themselves."""
-    for path in [*folder.glob(".*.part"), *folder.glob(".*.work")]:
-        pid = path.suffixes[-2].removeprefix(".")
-        if pid.isdigit() and Path("/proc", pid).exists():
-            continue
-        if path.is_dir():
-            _remove(path)
-        else:
-            path.unlink(missing_ok=True)
 
 
 def _remove_old(folder: Path) -> None:

@@ -53,7 +53,8 @@ def write(lock: Lock) -> bytes:
         )
     for name, pip in sorted(lock.pip.items()):
         lines += ["", f"[pip.{_text(name)}]", f"python = {_text(pip.python)}"]
-        lines += [f"requirements_sha256 = {_text(pip.sha256)}", "", f"[pip.{_text(name)}.packages]"]
+        lines += [f"declared_sha256 = {_text(pip.declared)}", f"requirements_sha256 = {_text(pip.sha256)}"]
+        lines += ["", f"[pip.{_text(name)}.packages]"]
         lines += [f"{_text(package)} = {_text(version)}" for package, version in sorted(pip.packages.items())]
     if lock.images:
         lines += ["", "[images]"]
@@ -172,6 +173,7 @@ def _date(table: toml_places.Table) -> str:
 def _pip(table: toml_places.Table, name: str, at: tuple[Path, str, str], texts: Mapping[str, str] | None) -> PipLock:
     path, channel, target = at
     python, sha256 = table.text("python", _PYTHON), table.text("requirements_sha256", _SHA256)
+    declared = table.text("declared_sha256", _SHA256)
     versions = table.table("packages")
     packages = {package: versions.text(package, _PYTHON_VERSION) for package in versions.names(_NAME)}
     beside = path.parent / text_name(channel, target, name)
@@ -180,15 +182,15 @@ def _pip(table: toml_places.Table, name: str, at: tuple[Path, str, str], texts: 
         parsed = requirements(text)
     except (OSError, KeyError):
         table.fault("requirements_sha256", f"{beside.name} beside it cannot be read")
-        return PipLock(python, "")
+        return PipLock(python, "", declared)
     except UnicodeDecodeError:
         table.fault("requirements_sha256", f"{beside.name} is not UTF-8 text")
-        return PipLock(python, "")
+        return PipLock(python, "", declared)
     except ValueError as error:
         line, message = error.args
         table.document.add(Problem(str(message), Place(beside, line), _CURE))
-        return PipLock(python, "")
-    pip = PipLock(python, text)
+        return PipLock(python, "", declared)
+    pip = PipLock(python, text, declared)
     if sha256 and pip.sha256 != sha256:
         table.fault("requirements_sha256", f"{beside.name} has another sha256 than the lock says")
     elif {package: version for package, version, _ in parsed} != packages:

@@ -51,10 +51,14 @@ class AptLock:
 
 @dataclass(frozen=True, slots=True)
 class PipLock:
-    """One resolved set: the Python that it is for ("3.14") and the hash-locked requirements text."""
+    """One resolved set: the Python that it is for ("3.14") and the hash-locked requirements text.
+
+    `declared` is the sha256 of what was asked for: when a layer asks for something else, the set is resolved anew.
+    """
 
     python: str
     text: str
+    declared: str
 
     @property
     def sha256(self) -> str:

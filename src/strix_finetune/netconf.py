@@ -72,7 +72,7 @@ class NetSettings:
         proxies = [value for name, value in self.proxies.items() if name != "no_proxy"]
         options = [value for name, value in self.apt_options if "proxy" in name.lower()]
         urls = [*proxies, *options, self.debian_mirror, *self.indexes.variables("").values()]
-        return any(_is_loopback(word) for url in urls for word in re.split(r"[\s,]+", url) if word)
+        return any(is_loopback(word) for url in urls for word in re.split(r"[\s,]+", url) if word)
 
     def uv_variables(self) -> dict[str, str]:
         """Variables for a uv that runs on this host."""
@@ -259,7 +259,8 @@ def _apt_options(run: Run) -> tuple[tuple[str, str], ...]:
     return tuple((match[1], match[2]) for line in lines if (match := _APT_OPTION.match(line)))
 
 
-def _is_loopback(url: str) -> bool:
+def is_loopback(url: str) -> bool:
+    """Whether a URL, uv's "name=URL", or a bare host:port is on this host."""
     url = url.partition("=")[2] if re.match(r"[\w-]+=", url) else url
     try:
         host = urlsplit(url if "://" in url else f"//{url}").hostname

@@ -30,7 +30,7 @@ LOCK = Lock(
         {"sid": Release("2026-10-30T08:08:01Z", A)},
         {"python3-torch": AptPackage("2.14.1+dfsg-1", 13013888, B), "libstdc++6": AptPackage("1:16.2-1~b1", 7, A)},
     ),
-    {"unsloth": PipLock("3.14", TEXT)},
+    {"unsloth": PipLock("3.14", TEXT, A)},
     {"registry.example:5000/debian:sid-slim": f"sha256:{A}"},
     {"rccl": ArchiveLock("https://example.org/rccl.tar.gz", B, 12)},
 )
@@ -56,7 +56,7 @@ distributions = st.lists(st.from_regex(r"[a-z][a-z0-9]{0,9}(-[a-z0-9]{1,5})?", f
 def locks(draw: st.DrawFn) -> Lock:
     suites = draw(st.lists(names, min_size=1, max_size=3, unique=True))
     releases = {suite: draw(st.builds(Release, dates, sha256s)) for suite in suites}
-    pip = st.builds(PipLock, st.sampled_from(["3.11", "3.14"]), distributions.map(hashed))
+    pip = st.builds(PipLock, st.sampled_from(["3.11", "3.14"]), distributions.map(hashed), sha256s)
     return Lock(
         draw(names),
         draw(names),
@@ -108,9 +108,9 @@ def test_a_damaged_lock_is_a_lock_error_or_still_a_lock(data: st.DataObject) -> 
         ("size = 13013888", "size = true", 14, "must be a whole number"),
         ("size = 13013888, ", "", 14, "apt.packages.python3-torch.size is missing"),
         ('"python3-torch"', '"Python3_torch"', 14, "is not a name that can stand here"),
-        ('accelerate" = "1.15.0', 'accelerate" = "1.14.0', 20, "not those of debian-gfx1151.unsloth.txt"),
+        ('accelerate" = "1.15.0', 'accelerate" = "1.14.0', 21, "not those of debian-gfx1151.unsloth.txt"),
         ("2026-10-30T08:08:01Z", "2026-10-32T08:08:01Z", 10, "'2026-10-32T08:08:01Z' is not a date"),
-        ("https://example.org", "https://me:secret@example.org", 28, "cannot be right"),
+        ("https://example.org", "https://me:secret@example.org", 29, "cannot be right"),
         ("format = 1", "format = 2", 2, "newer format"),
         ("format = 1", "format = " + "[" * 5000, 1, "nested too deeply"),
         ("format = 1", "format = " + "9" * 5000, 1, "not valid TOML"),
@@ -188,7 +188,7 @@ def test_a_damaged_requirements_text(tmp_path: Path, change: object, says: str) 
 def test_a_requirements_text_that_is_missing(tmp_path: Path) -> None:
     lockfile.save(LOCK, tmp_path)
     (tmp_path / "debian-gfx1151.unsloth.txt").unlink()
-    with pytest.raises(LockError, match=r"gfx1151.toml:18: debian-gfx1151.unsloth.txt beside it cannot be read"):
+    with pytest.raises(LockError, match=r"gfx1151.toml:19: debian-gfx1151.unsloth.txt beside it cannot be read"):
         lockfile.read(tmp_path / "debian-gfx1151.toml")
 
 

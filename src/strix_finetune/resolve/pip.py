@@ -19,6 +19,7 @@ from strix_finetune.errors import FetchFailed, LockError, Place, Problem
 from strix_finetune.lockmodel import PipLock, normalize, requirements
 from strix_finetune.netconf import NetSettings, redact, uv_program
 from strix_finetune.schema import PipSet
+from strix_finetune.wanted import declared_sha256
 
 # what uv calls the glibc versions that it can be told, newest last
 _GLIBC = (17, 28, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40)
@@ -81,7 +82,7 @@ def resolve(
             ]
     if problems:
         raise LockError(problems)
-    return PipLock(python, text)
+    return PipLock(python, text, declared_sha256(wanted, python))
 
 
 def check(name: str, wanted: PipSet, text: str, *, python: str, place: Place | None = None) -> list[Problem]:

@@ -1,0 +1,26 @@
+"""Temporary names beside the final one, and the removal of those whose process was killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+
+def temporary(folder: Path, name: str, kind: str = "part") -> Path:
+    """A hidden name in `folder` that tells which process it belongs to."""
+    return folder / f".{name}.{threading.get_ident():x}.{os.getpid()}.{kind}"
+
+
+def remove_leftovers(folder: Path, remove: Callable[[Path], None] | None = None) -> None:
+    """Remove temporary files and folders of processes that are gone; `remove` knows how to remove a folder."""
+    for path in [*folder.glob(".*.part"), *folder.glob(".*.work")]:
+        pid = path.suffixes[-2].removeprefix(".")
+        if not pid.isdigit() or Path("/proc", pid).exists():
+            continue
+        if path.is_dir():
+            (remove or shutil.rmtree)(path)
+        else:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,228 @@
+"""Make a lock, tell what one lacks, and what of it the archive no longer serves.
+
+What is still right in the previous lock stays as it is: a lock moves only where it must or where it is told to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from strix_finetune import wanted
+from strix_finetune.ceilings import check_ceilings
+from strix_finetune.errors import InputError, LockError, Problem, nearest
+from strix_finetune.lockmodel import AptLock, AptPackage, Lock, PipLock, normalize
+from strix_finetune.model import Stack
+from strix_finetune.netconf import NetSettings
+from strix_finetune.resolve import AptAnswer, AptResolver
+from strix_finetune.wanted import Gap, missing
+
+__all__ = ["Change", "Gap", "Stale", "check_ceilings", "make_lock", "missing", "stale"]
+
+# its version tells which wheels an image of the suite can run
+_LIBC = "libc6"
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """A locked Debian package that the archive has replaced by `now` (empty when it is gone)."""
+
+    name: str
+    version: str
+    now: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}" + (f" (it has {self.now})" if self.now else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a new lock changes; `old` or `new` is empty for what was added or removed.
+
+    `kind`: "apt", "pip", "image" or "archive".
+    """
+
+    kind: str
+    name: str
+    old: str = ""
+    new: str = ""
+
+    def __str__(self) -> str:
+        if self.old and self.new:
+            return f"{self.name} {self.old} → {self.new}"
+        return f"{self.name} {self.new} added" if self.new else f"{self.name} {self.old} removed"
+
+
+def stale(
+    stack: Stack, lock: Lock, settings: NetSettings, cache: Path, *, resolver: AptResolver | None = None
+) -> tuple[Stale, ...]:
+    """The locked Debian packages that the archive no longer serves. Raises FetchFailed when it cannot be asked."""
+    names = [name for name in wanted.debian_packages(stack) if name in lock.apt.packages]
+    answer = (resolver or host_resolver(settings, cache)).ask(names, stack.channel.spec.apt)
+    found = []
+    for name in names:
+        version = lock.apt.packages[name].version
+        if version not in answer.served.get(name, {}):
+            now = answer.candidates.get(name)
+            found.append(Stale(name, version, now.version if now else ""))
+    return tuple(found)
+
+
+def make_lock(
+    stack: Stack,
+    previous: Lock | None,
+    settings: NetSettings,
+    cache: Path,
+    *,
+    update: Collection[str] = (),
+    everything: bool = False,
+    resolver: AptResolver | None = None,
+) -> tuple[Lock, tuple[Change, ...]]:
+    """A lock of all that the stack asks for, and what it changes of `previous`.
+
+    What is missing or no longer served is resolved; so is what `update` names (a Debian package, what a layer
+    provides, a set, a distribution of a set, an image), and with `everything` all of it. The rest stays.
+
+    Raises LockError for names that do not exist, requirements that contradict each other and broken ceilings;
+    FetchFailed where the archive or an index gives no answer.
+    """
+    before = previous or wanted.empty_lock(stack)
+    renewed = _Renewed(update, everything, stack, before)
+    apt, libc = _lock_apt(stack, before, renewed, resolver or host_resolver(settings, cache))
+    lock = Lock(
+        stack.channel.name,
+        stack.target.id,
+        apt,
+        pip=_lock_pip(stack, before, renewed, libc, settings),
+        images=_lock_images(stack, before, renewed, settings),
+        archives={name: archive for name, archive, _ in wanted.archives(stack)},
+    )
+    check_ceilings(stack, lock)
+    return lock, tuple(_changes(before, lock))
+
+
+def host_resolver(settings: NetSettings, cache: Path) -> AptResolver:
+    """The resolver that this host can run."""
+    from strix_finetune.resolve.apt import HostApt
+
+    if not HostApt.available():
+        raise InputError("this host has no apt to ask Debian's archive with", cure="install the package apt")
+    return HostApt(settings, cache)
+
+
+class _Renewed:
+    """What is to be resolved anew although the lock has it."""
+
+    def __init__(self, names: Collection[str], everything: bool, stack: Stack, lock: Lock) -> None:
+        provided = {name: package for node in stack.nodes for name, package in node.layer.spec.provides.items()}
+        self.everything = everything
+        self.names = {provided.get(name, name) for name in names} | set(names)
+        known = {
+            *wanted.debian_packages(stack),
+            *provided,
+            *(name for name, _, _ in wanted.pip_sets(stack)),
+            *lock.images,
+        }
+        known |= {package for pip in lock.pip.values() for package in pip.packages}
+        for name in names:
+            if name not in known and normalize(name) not in known:
+                raise LockError(f"nothing called '{name}' is locked", cure=nearest(name, sorted(known)))
+
+    def __contains__(self, name: str) -> bool:
+        return self.everything or name in self.names
+
+    def of_set(self, name: str, previous: PipLock) -> Collection[str] | None:
+        """What of a set may move: None for all of it."""
+        if name in self:
+            return None
+        return sorted({normalize(named) for named in self.names} & previous.packages.keys())
+
+
+def _lock_apt(stack: Stack, before: Lock, renewed: _Renewed, resolver: AptResolver) -> tuple[AptLock, str]:
+    """The Debian part of the lock, and the version of the suite's C library."""
+    asked, apt = wanted.debian_packages(stack), stack.channel.spec.apt
+    answer = resolver.ask({*asked, _LIBC}, apt)
+    problems = [
+        Problem(f"Debian's suite '{apt.suite}' has no package '{name}'", asked[name], cure)
+        for name, cure in answer.unknown.items()
+        if name in asked
+    ]
+    if problems:
+        raise LockError(problems)
+    packages = {name: _choose(name, before, renewed, answer) for name in asked}
+    libc = answer.candidates[_LIBC].version if _LIBC in answer.candidates else ""
+    kept = {name: before.apt.packages.get(name) for name in packages} == packages
+    if kept and before.apt.suite == apt.suite and before.apt.releases.keys() == answer.releases.keys():
+        # nothing moved: a new date alone would be noise in the file, and a new root file system
+        return AptLock(apt.suite, before.apt.releases, packages), libc
+    return AptLock(apt.suite, answer.releases, packages), libc
+
+
+def _choose(name: str, before: Lock, renewed: _Renewed, answer: AptAnswer) -> AptPackage:
+    old = before.apt.packages.get(name)
+    served = answer.served.get(name, {})
+    if old and old.version in served and name not in renewed and before.apt.suite in answer.releases:
+        return served[old.version]
+    return answer.candidates[name]
+
+
+def _lock_pip(stack: Stack, before: Lock, renewed: _Renewed, libc: str, settings: NetSettings) -> dict[str, PipLock]:
+    from strix_finetune.resolve import pip
+
+    python = stack.channel.spec.python
+    locked: dict[str, PipLock] = {}
+    for name, asked, place in wanted.pip_sets(stack):
+        old = before.pip.get(name)
+        upgrade = renewed.of_set(name, old) if old else None
+        if old and old.declared == wanted.declared_sha256(asked, python) and upgrade is not None and not upgrade:
+            locked[name] = old
+            continue
+        previous = old.text if old and old.python == python else ""
+        locked[name] = pip.resolve(
+            name,
+            asked,
+            python=python,
+            glibc=libc,
+            settings=settings,
+            previous=previous,
+            upgrade=upgrade if previous else None,
+            place=place,
+        )
+    return locked
+
+
+def _lock_images(stack: Stack, before: Lock, renewed: _Renewed, settings: NetSettings) -> Mapping[str, str]:
+    bootstrap = stack.channel.spec.bootstrap
+    if bootstrap.source != "image":
+        return {}
+    name = bootstrap.image
+    if name in before.images and name not in renewed:
+        return {name: before.images[name]}
+    from strix_finetune.resolve import image
+
+    return {name: image.digest(name, settings)}
+
+
+def _changes(before: Lock, after: Lock) -> Iterator[Change]:
+    old_apt = {name: package.version for name, package in before.apt.packages.items()}
+    new_apt = {name: package.version for name, package in after.apt.packages.items()}
+    yield from _differences("apt", old_apt, new_apt)
+    for name in sorted({*before.pip, *after.pip}):
+        old, new = before.pip.get(name), after.pip.get(name)
+        if old and new:
+            yield from _differences("pip", old.packages, new.packages)
+        else:
+            # one line instead of a hundred
+            count = f"with {len((new or old).packages)} packages" if (new or old) else ""  # type: ignore[union-attr]
+            yield Change("pip", f"set '{name}'", count if old else "", count if new else "")
+    yield from _differences("image", before.images, after.images)
+    old_archives = {name: archive.sha256[:12] for name, archive in before.archives.items()}
+    new_archives = {name: archive.sha256[:12] for name, archive in after.archives.items()}
+    yield from _differences("archive", old_archives, new_archives)
+
+
+def _differences(kind: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            yield Change(kind, name, old.get(name, ""), new.get(name, ""))

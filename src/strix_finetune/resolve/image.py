@@ -1,0 +1,121 @@
+"""Ask a registry which digest a name has today, by the plain registry protocol: no engine, no credentials kept.
+
+The digest is that of what the tag names, most often an index of platforms; the engine picks its own from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+
+from strix_finetune.errors import FetchFailed, InputError, LockError
+from strix_finetune.netconf import NetSettings
+from strix_finetune.web import opener
+
+_TYPES = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+_NAME = re.compile(
+    r"(?P<host>[A-Za-z0-9.-]+(?::\d+)?)/(?P<path>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)(?::(?P<tag>\w[\w.-]{0,127}))?"
+)
+_TIMEOUT = 30.0
+_LARGEST = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A fully qualified image name, taken apart."""
+
+    host: str
+    path: str
+    tag: str
+
+    @property
+    def url(self) -> str:
+        # the engines, too, speak plain HTTP with this host alone
+        name = self.host.rsplit(":", 1)[0]
+        scheme = "http" if name == "localhost" or name.startswith("127.") else "https"
+        # the registry of docker.io answers under another name
+        host = "registry-1.docker.io" if self.host == "docker.io" else self.host
+        return f"{scheme}://{host}/v2/{self.path}/manifests/{self.tag}"
+
+
+def parse(name: str) -> Reference:
+    """Take `host/path:tag` apart. Raises InputError for a short name: which registry it means depends on the host."""
+    match = _NAME.fullmatch(name)
+    host = match["host"] if match else ""
+    if match is None or not ("." in host or ":" in host or host == "localhost"):
+        raise InputError(f"'{name}' is not a full image name", cure="write it as host/name:tag")
+    return Reference(host, match["path"], match["tag"] or "latest")
+
+
+def digest(name: str, settings: NetSettings) -> str:
+    """The digest ("sha256:…") of the image that the registry serves as `name` now.
+
+    Raises LockError when it has no such image, FetchFailed when it cannot be reached or wants a password.
+    """
+    reference = parse(name)
+    browser = opener(settings)
+    headers = {"Accept": ", ".join(_TYPES)}
+    try:
+        try:
+            body, told = _get(browser, reference.url, headers)
+        except urllib.error.HTTPError as error:
+            challenge = error.headers.get("WWW-Authenticate", "")
+            if error.code != 401 or not challenge.lower().startswith("bearer "):
+                raise
+            token = _token(browser, challenge, reference)
+            body, told = _get(browser, reference.url, headers | {"Authorization": f"Bearer {token}"})
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            cure = "check the name and the tag in the channel"
+            raise LockError(f"the registry {reference.host} has no image '{name}'", cure=cure) from None
+        if error.code in (401, 403):
+            raise FetchFailed(
+                f"the registry {reference.host} does not let anyone read '{name}' (HTTP {error.code})",
+                cure="use an image that is public",
+            ) from None
+        raise FetchFailed(f"the registry {reference.host} answers HTTP {error.code} for '{name}'") from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise FetchFailed(
+            f"the registry {reference.host} cannot be asked for '{name}' ({reason})",
+            cure="check the network and the proxy settings",
+        ) from None
+    found = f"sha256:{hashlib.sha256(body).hexdigest()}"
+    if told and told != found:
+        raise FetchFailed(f"the registry {reference.host} sent another manifest for '{name}' than it says")
+    return found
+
+
+def _get(browser: urllib.request.OpenerDirector, url: str, headers: dict[str, str]) -> tuple[bytes, str]:
+    """The body and the digest that the registry says it has."""
+    with browser.open(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT) as answer:
+        body = answer.read(_LARGEST + 1)
+        if len(body) > _LARGEST:
+            raise ValueError("the answer is too long for a manifest")
+        return body, answer.headers.get("Docker-Content-Digest", "")
+
+
+def _token(browser: urllib.request.OpenerDirector, challenge: str, reference: Reference) -> str:
+    """An anonymous token from the place that the registry names."""
+    asked = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
+    realm = asked.get("realm", "")
+    if not realm.startswith("https://") and not (realm.startswith("http://") and reference.url.startswith("http://")):
+        raise ValueError("it asks to log in at an address that is not safe")
+    query = {"service": asked.get("service", ""), "scope": asked.get("scope", f"repository:{reference.path}:pull")}
+    body, _ = _get(browser, f"{realm}?{urllib.parse.urlencode({k: v for k, v in query.items() if v})}", {})
+    answer = json.loads(body)
+    token = (answer.get("token") or answer.get("access_token")) if isinstance(answer, dict) else None
+    if not isinstance(token, str):
+        raise ValueError("it gave no token")
+    return token

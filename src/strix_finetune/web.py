@@ -1,0 +1,61 @@
+"""How this program itself speaks HTTP: with the host's proxies and CA bundle, encrypted, and never to a file."""
+
+from __future__ import annotations
+
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from http.client import HTTPMessage
+from typing import IO
+
+from strix_finetune.netconf import NetSettings, is_loopback
+
+AGENT = "strix-finetune"
+
+
+def is_safe(url: str) -> bool:
+    """Whether a URL may be asked: https anywhere, plain http on this host alone; no user name or password in it."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        if not parts.hostname or "@" in parts.netloc:
+            return False
+    except ValueError:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(url))
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows only to safe places, and takes no token to another host."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> urllib.request.Request | None:
+        if not is_safe(newurl):
+            raise urllib.error.URLError("it redirects to a place that is not safe")
+        made = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if made is not None and made.host != req.host:
+            made.headers.pop("Authorization", None)
+        return made
+
+
+def opener(settings: NetSettings) -> urllib.request.OpenerDirector:
+    """An opener for http and https alone: no file, ftp or data URL gets anywhere through it."""
+    context = ssl.create_default_context(cafile=str(settings.ca_bundle) if settings.ca_bundle else None)
+    proxies = {name.removesuffix("_proxy"): value for name, value in settings.proxies.items() if name != "no_proxy"}
+    if "all" in proxies:
+        rest = proxies.pop("all")
+        proxies = {"http": rest, "https": rest} | proxies
+    director = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(proxies),
+        urllib.request.UnknownHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(context=context),
+        urllib.request.HTTPDefaultErrorHandler(),
+        _Redirects(),
+        urllib.request.HTTPErrorProcessor(),
+    ):
+        director.add_handler(handler)
+    director.addheaders = [("User-Agent", AGENT)]
+    return director
