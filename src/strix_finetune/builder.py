@@ -1,0 +1,169 @@
+"""Build what was asked for: lock → render → plan → execute, and what is written down on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from strix_finetune import graph, names, netconf
+from strix_finetune import lock as locks
+from strix_finetune.engine.base import Engine
+from strix_finetune.errors import LockError
+from strix_finetune.events import Emit, Event, LayerPlanned, Notice, SmokeResult
+from strix_finetune.execute import Built, Outcome, Work, execute
+from strix_finetune.lockmodel import Lock
+from strix_finetune.logs import LayerLogs
+from strix_finetune.model import Keyed
+from strix_finetune.plan import Build, NotNeeded, Plan, Step, make_plan
+from strix_finetune.requests import Requests, log_folder
+from strix_finetune.ui import View
+from strix_finetune.workspace import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """How to build. `locked`: refuse instead of relocking; `rebuild`: the named layers, though they are up to date."""
+
+    layers: tuple[str, ...] = ()
+    jobs: int = 2
+    locked: bool = False
+    rebuild: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan and the lock that it was made from."""
+
+    plan: Plan
+    lock: Lock
+    settings: netconf.NetSettings
+
+
+class Reporter:
+    """Hands each event to the view and to the layer logs, one at a time whatever thread it comes from."""
+
+    def __init__(self, view: View, logs: LayerLogs | None = None) -> None:
+        self._view = view
+        self._logs = logs
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            if self._logs:
+                self._logs.write(event)
+            self._view.show(event)
+
+
+def make_build_plan(
+    workspace: Workspace,
+    engine: Engine,
+    options: BuildOptions,
+    emit: Emit,
+    env: Mapping[str, str],
+    flags: netconf.Flags,
+) -> Planned:
+    """Plan a build. The archive is only asked when a layer that uses it must be built.
+
+    Entries that the lock lacks, or that the archive no longer serves, are locked anew and said so; with
+    `options.locked` that is a LockError instead.
+    """
+    settings = netconf.collect(env, flags)
+    lock = workspace.read_lock()
+    gaps = locks.missing(workspace.stack, lock)
+    if lock is None or gaps:
+        if options.locked:
+            what = "there is no lock" if lock is None else f"the lock lacks {', '.join(str(gap) for gap in gaps[:3])}"
+            raise LockError(
+                f"{what} for {workspace.stack.target.id} on {workspace.stack.channel.name}",
+                cure="run 'strix-finetune lock' once without --locked",
+            )
+        lock = _relock(workspace, lock, settings, emit, engine)
+    locks.check_ceilings(workspace.stack, lock)
+    plan = _plan(workspace, workspace.render(lock), engine, options)
+    if any(_asks_the_archive(step.layer) for step in plan.builds):
+        stale = locks.stale(workspace.stack, lock, settings, workspace.folders.cache)
+        if stale and options.locked:
+            raise LockError(
+                f"the archive no longer serves {', '.join(str(item) for item in stale[:3])}",
+                cure="build without --locked to lock these entries anew",
+            )
+        if stale:
+            lock = _relock(workspace, lock, settings, emit, engine)
+            locks.check_ceilings(workspace.stack, lock)
+            plan = _plan(workspace, workspace.render(lock), engine, options)
+    return Planned(plan, lock, settings)
+
+
+def make_offline_plan(workspace: Workspace, engine: Engine) -> tuple[Plan, Lock]:
+    """The plan by the lock as it is: nothing is resolved, nothing but the engine is asked."""
+    lock = workspace.read_lock()
+    if lock is None:
+        raise LockError(
+            f"there is no lock for {workspace.stack.target.id} on {workspace.stack.channel.name}",
+            cure="run 'strix-finetune lock'",
+        )
+    return _plan(workspace, workspace.render(lock), engine, BuildOptions()), lock
+
+
+def run_build(
+    planned: Planned, workspace: Workspace, engine: Engine, options: BuildOptions, emit: Emit
+) -> Mapping[str, Outcome]:
+    """Carry out a plan; results of smoke tests are recorded in the user's state folder."""
+    announce(planned.plan, emit)
+    requests = Requests(workspace, planned.lock, planned.settings, engine, emit)
+    folder = log_folder(workspace)
+    work = Work(requests.build, requests.smoke, lambda step: str(folder / f"{step.name}.log"))
+    outcomes = execute(planned.plan, engine, work, emit, jobs=options.jobs)
+    for step in planned.plan.builds:
+        outcome = outcomes.get(step.name)
+        if isinstance(outcome, Built):
+            record_smoke(workspace, step, outcome.smoke)
+    return outcomes
+
+
+def announce(plan: Plan, emit: Emit) -> None:
+    for step in plan.steps:
+        if isinstance(step.action, NotNeeded):
+            kind = "not-needed"
+        else:
+            kind = "build" if isinstance(step.action, Build) else "reuse"
+        emit(LayerPlanned(step.name, kind, step.action.reason, step.layer.key, step.tags))  # type: ignore[arg-type]
+
+
+def record_smoke(workspace: Workspace, step: Step, results: tuple[SmokeResult, ...]) -> None:
+    """Keep what the tests of this key said; what needs a GPU is recorded apart from what does not."""
+    folder = workspace.folders.state / "smoke" / workspace.stack.target.id
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{step.name}-{step.layer.key[: names.KEY_DIGITS]}.json"
+    record: dict[str, object] = {"layer": step.name, "key": step.layer.key}
+    for kind in ("static", "device"):
+        record[kind] = [
+            {"test": result.test, "state": result.state, "detail": result.detail}
+            for result in results
+            if result.kind == kind
+        ]
+    temporary = path.with_suffix(f".{os.getpid()}")
+    temporary.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    temporary.replace(path)
+
+
+def _plan(workspace: Workspace, layers: tuple[Keyed, ...], engine: Engine, options: BuildOptions) -> Plan:
+    wanted = graph.wanted(workspace.stack, options.layers)
+    return make_plan(workspace.stack, layers, wanted, engine.images(names.KEY), rebuild=options.rebuild)
+
+
+def _asks_the_archive(layer: Keyed) -> bool:
+    return any(name.startswith("apt ") for name in layer.layer.inputs)
+
+
+def _relock(workspace: Workspace, lock: Lock | None, settings: netconf.NetSettings, emit: Emit, engine: Engine) -> Lock:
+    stack = workspace.stack
+    emit(Notice(f"locking the inputs of {stack.channel.name} for {stack.target.id}"))
+    fresh, changes = locks.make_lock(stack, lock, settings, workspace.folders.cache)
+    workspace.save_lock(fresh)
+    for change in changes:
+        emit(Notice(f"  {change}"))
+    return fresh

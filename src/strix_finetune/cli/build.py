@@ -1,0 +1,182 @@
+"""plan, build, render, smoke."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from strix_finetune.cli.options import image_options, json_option
+from strix_finetune.workspace import Options
+
+
+@click.command()
+@click.argument("layers", nargs=-1)
+@image_options
+@json_option
+@click.option("--locked", is_flag=True, help="Refuse instead of locking anew what the archive no longer serves.")
+def plan(layers: tuple[str, ...], options: Options, as_json: bool, locked: bool) -> int:
+    """Show what a build would do with each layer, and why. Without LAYERS: the whole stack."""
+    from strix_finetune.builder import BuildOptions, Reporter, announce, make_build_plan
+    from strix_finetune.engine.select import connect
+    from strix_finetune.ui import make_view
+    from strix_finetune.workspace import open_workspace
+
+    workspace = open_workspace(options, os.environ)
+    engine = connect(options.engine, os.environ)  # type: ignore[arg-type]
+    view = make_view(json=as_json)
+    try:
+        report = Reporter(view)
+        build_options = BuildOptions(layers, locked=locked)
+        made = make_build_plan(workspace, engine, build_options, report, os.environ, options.network)
+        announce(made.plan, report)
+    finally:
+        view.close()
+        engine.close()
+    return 0
+
+
+@click.command()
+@click.argument("layers", nargs=-1)
+@image_options
+@json_option
+@click.option("--jobs", "-j", type=click.IntRange(1, 64), default=2, show_default=True, help="Layers built at once.")
+@click.option("--locked", is_flag=True, help="Refuse instead of locking anew what the archive no longer serves.")
+@click.option("--rebuild", is_flag=True, help="Build the named layers even when they are up to date.")
+@click.option("--dry-run", is_flag=True, help="The same as plan.")
+@click.pass_context
+def build(
+    context: click.Context,
+    layers: tuple[str, ...],
+    options: Options,
+    as_json: bool,
+    jobs: int,
+    locked: bool,
+    rebuild: bool,
+    dry_run: bool,
+) -> int:
+    """Build LAYERS (default: the whole stack) that are not up to date, smoke-test them, and move their tags."""
+    from strix_finetune.builder import BuildOptions, Reporter, make_build_plan, run_build
+    from strix_finetune.cli.memo import remember_outcome
+    from strix_finetune.engine.select import connect
+    from strix_finetune.execute import Blocked, Failed
+    from strix_finetune.logs import LayerLogs
+    from strix_finetune.requests import log_folder
+    from strix_finetune.ui import make_view
+    from strix_finetune.workspace import open_workspace
+
+    if dry_run:
+        code: int = context.invoke(plan, layers=layers, as_json=as_json, locked=locked, **spread(options))
+        return code
+    workspace = open_workspace(options, os.environ)
+    engine = connect(options.engine, os.environ)  # type: ignore[arg-type]
+    view = make_view(json=as_json)
+    logs = LayerLogs(log_folder(workspace))
+    try:
+        report = Reporter(view, logs)
+        reaped = engine.reap("io.strix-finetune.pid")
+        if reaped:
+            from strix_finetune.events import Notice
+
+            report(Notice(f"removed {reaped} container{'s' * (reaped > 1)} that an earlier run had left"))
+        build_options = BuildOptions(layers, jobs, locked, rebuild)
+        made = make_build_plan(workspace, engine, build_options, report, os.environ, options.network)
+        outcomes = run_build(made, workspace, engine, build_options, report)
+    finally:
+        view.close()
+        logs.close()
+        engine.close()
+    failed = any(isinstance(outcome, Failed | Blocked) for outcome in outcomes.values())
+    if not failed and not rebuild:
+        remember_outcome(made.plan, outcomes, workspace, options, as_json)
+    return 1 if failed else 0
+
+
+@click.command()
+@click.argument("layers", nargs=-1)
+@image_options
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write <layer>/Dockerfile below this folder.")
+def render(layers: tuple[str, ...], options: Options, output: Path | None) -> int:
+    """Print the rendered Dockerfiles of LAYERS (default: all of the stack); nothing is built."""
+    from strix_finetune import graph
+    from strix_finetune.errors import LockError
+    from strix_finetune.workspace import open_workspace
+
+    workspace = open_workspace(options, os.environ)
+    lock = workspace.read_lock()
+    if lock is None:
+        raise LockError(
+            f"there is no lock of {workspace.stack.channel.name} for {workspace.stack.target.id}",
+            cure="run 'strix-finetune lock'",
+        )
+    chosen = set(graph.wanted(workspace.stack, layers) if layers else [node.name for node in workspace.stack.nodes])
+    for keyed in workspace.render(lock):
+        if keyed.name not in chosen:
+            continue
+        if output:
+            folder = output / keyed.name
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "Dockerfile").write_text(keyed.layer.dockerfile, "utf-8")
+        else:
+            click.echo(f"# {keyed.name}, key {keyed.key[:12]}\n{keyed.layer.dockerfile}")
+    return 0
+
+
+@click.command()
+@click.argument("layers", nargs=-1)
+@image_options
+@json_option
+def smoke(layers: tuple[str, ...], options: Options, as_json: bool) -> int:
+    """Run the smoke tests of LAYERS (default: all of the stack) in fresh containers of their present images."""
+    from strix_finetune import graph, netconf
+    from strix_finetune.builder import Reporter, make_offline_plan, record_smoke
+    from strix_finetune.engine.select import connect
+    from strix_finetune.errors import SmokeFailed, WorkError
+    from strix_finetune.plan import Reuse
+    from strix_finetune.requests import Requests
+    from strix_finetune.ui import make_view
+    from strix_finetune.workspace import open_workspace
+
+    workspace = open_workspace(options, os.environ)
+    engine = connect(options.engine, os.environ)  # type: ignore[arg-type]
+    view = make_view(json=as_json)
+    failures = []
+    try:
+        report = Reporter(view)
+        made, lock = make_offline_plan(workspace, engine)
+        requests = Requests(workspace, lock, netconf.NetSettings(), engine, report)
+        names = graph.wanted(workspace.stack, layers) if layers else tuple(step.name for step in made.steps)
+        for name in names:
+            step = made.step(name)
+            if not isinstance(step.action, Reuse):
+                if layers:
+                    raise WorkError(
+                        f"'{name}' has no up-to-date image to test", cure=f"run 'strix-finetune build {name}'"
+                    )
+                continue
+            try:
+                record_smoke(workspace, step, requests.smoke(step, step.action.image, report))
+            except SmokeFailed as error:
+                failures.append(error)
+    finally:
+        view.close()
+        engine.close()
+    for failure in failures:
+        print(f"error: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def spread(options: Options) -> dict[str, object]:
+    """The options as the command line gave them, for calling a sister command."""
+    return {
+        "target": options.target,
+        "channel": options.channel,
+        "engine": options.engine,
+        "override": options.override,
+        "images": options.images,
+        "debian_mirror": options.network.debian_mirror,
+        "ca_bundle": options.network.ca_bundle,
+        "wheels": options.network.wheels,
+    }

@@ -1,0 +1,72 @@
+"""demo: from nothing to a fine-tuned model, with what it took."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from strix_finetune.cli.options import image_options
+from strix_finetune.workspace import Options
+
+
+@click.command()
+@image_options
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run goes. Default: runs/demo-<time>.")
+@click.pass_context
+def demo(context: click.Context, options: Options, run_dir: Path | None) -> int:
+    """Build the images, fetch a small real model, fine-tune it in the container, and compare its answers."""
+    from strix_finetune.cli.build import build, spread
+    from strix_finetune.cli.fetch import fetch_demo
+    from strix_finetune.cli.run import launch
+    from strix_finetune.launch import recipe_argument
+
+    times: list[tuple[str, float]] = []
+
+    def timed(what: str, began: float) -> None:
+        times.append((what, time.monotonic() - began))
+
+    began = time.monotonic()
+    code: int = context.invoke(
+        build, layers=(), as_json=False, jobs=2, locked=False, rebuild=False, dry_run=False, **spread(options)
+    )
+    timed("images", began)
+    if code:
+        return code
+    began = time.monotonic()
+    context.invoke(fetch_demo, **spread(options))
+    timed("model", began)
+    run = run_dir or Path("runs", time.strftime("demo-%Y%m%d-%H%M%S"))
+    recipe, folders = recipe_argument("demo", Path.cwd())
+    began = time.monotonic()
+    code = launch(options, ["train", recipe, "--run-dir", str(run)], folders, only_print=False)
+    timed("training", began)
+    if code:
+        return code
+    return _report(run, options, times)
+
+
+def _report(run: Path, options: Options, times: list[tuple[str, float]]) -> int:
+    from strix_finetune.cli.images import images
+    from strix_finetune.errors import WorkError
+
+    report = json.loads((run / "report.json").read_text("utf-8"))
+    after, before, total = report["answers"]["after"], report["answers"]["before"], report["answers"]["total"]
+    click.echo(f"\nheld-out questions answered right: {before} of {total} before, {after} of {total} after")
+    click.echo(f"loss curve: {run / 'loss.png'}")
+    click.echo(f"adapter:    {run / 'adapter'}\n")
+    sys.stdout.flush()
+    click.get_current_context().invoke(images, engine=options.engine, compressed=False, as_json=False)
+    click.echo(
+        "\ntime: " + ", ".join(f"{what} {seconds:.0f} s" for what, seconds in times) + f" (on {os.cpu_count()} cores)"
+    )
+    if after < total:
+        raise WorkError(
+            f"the fine-tuned model answered only {after} of {total} held-out questions",
+            cure=f"look at {run / 'answers.jsonl'} and {run / 'loss.png'}",
+        )
+    return 0

@@ -1,0 +1,128 @@
+"""Turn a planned layer into what the engine is asked: its context, labels and network, and its smoke tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from strix_finetune import context, hostgpu, names, netconf, smoke
+from strix_finetune.engine.base import BuildRequest, Engine
+from strix_finetune.events import Emit, SmokeResult
+from strix_finetune.lockmodel import Lock
+from strix_finetune.model import ContextFile, Keyed
+from strix_finetune.netconf import NetSettings
+from strix_finetune.plan import Step
+from strix_finetune.render import ROOTFS
+from strix_finetune.workspace import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Makes build requests and runs smoke tests for one stack, lock and host."""
+
+    workspace: Workspace
+    lock: Lock
+    settings: NetSettings
+    engine: Engine
+    emit: Emit
+
+    def build(self, step: Step) -> BuildRequest:
+        """What is fetched or bootstrapped for the layer is fetched now, when its turn has come."""
+        files = [ContextFile("Dockerfile", step.layer.layer.dockerfile.encode())]
+        files += self._network_files(step.layer)
+        files += step.layer.layer.files
+        files += self._fetched(step.layer)
+        return BuildRequest(
+            context=_opener(files),
+            labels=self.labels(step.layer),
+            build_args=dict(self.settings.proxies),
+            network="host" if self.settings.loopback else None,
+        )
+
+    def labels(self, layer: Keyed) -> dict[str, str]:
+        """Stable labels only: no date, no revision. A volatile one would rebuild every child."""
+        stack = self.workspace.stack
+        labels = {
+            names.KEY: layer.key,
+            names.LAYER: layer.name,
+            names.TARGET: stack.target.id,
+            names.CHANNEL: stack.channel.name,
+            names.PARTS: json.dumps(dict(layer.parts), sort_keys=True, separators=(",", ":")),
+        }
+        if stack.channel.spec.notice:
+            labels[names.NOTICE] = stack.channel.spec.notice
+        for name, package in layer.layer.node.layer.spec.provides.items():
+            if package in self.lock.apt.packages:
+                labels[f"{names.LABEL}.version.{name}"] = self.lock.apt.packages[package].version
+        return labels
+
+    def smoke(self, step: Step, image: str, emit: Emit) -> tuple[SmokeResult, ...]:
+        tests = smoke.tests_for(self.workspace.stack, step.name)
+        if not tests:
+            return ()
+        devices = hostgpu.devices() if self.workspace.stack.target.spec.kind == "gpu" else ()
+        return smoke.run_tests(
+            self.engine,
+            image,
+            step.name,
+            tests,
+            self._facts(),
+            {
+                "STRIX_LAYER": step.name,
+                "STRIX_TARGET": self.workspace.stack.target.id,
+                "STRIX_CHANNEL": self.workspace.stack.channel.name,
+            },
+            emit,
+            devices,
+            hostgpu.groups(devices),
+        )
+
+    def _facts(self) -> dict[str, bytes]:
+        """What the lock says, and the patches, for tests that compare them with what is installed."""
+        apt = "".join(f"{name}={package.version}\n" for name, package in self.lock.apt.packages.items())
+        sets = {f"locked/pip-{name}.txt": entry.text.encode() for name, entry in self.lock.pip.items()}
+        patches = {
+            f"patches/{node.name}/{patch.name}": patch.read_bytes()
+            for node in self.workspace.stack.nodes
+            for patch in node.layer.patches
+        }
+        return {"locked/apt.txt": apt.encode(), **sets, **patches}
+
+    def _network_files(self, layer: Keyed) -> Iterator[ContextFile]:
+        pip_sets = layer.layer.node.layer.spec.pip
+        wanted = {pair: hashes for name in pip_sets for pair, hashes in self.lock.pip[name].files.items()}
+        spec = self.workspace.stack.channel.spec.apt
+        suites = netconf.Suites((spec.suite, *spec.extra_suites), tuple(spec.components))
+        for file in netconf.files(self.settings, wanted, suites=suites, uv=bool(pip_sets)):
+            yield ContextFile(f"{netconf.FOLDER}/{file.path}", file.source, file.executable)
+
+    def _fetched(self, layer: Keyed) -> Iterator[ContextFile]:
+        from strix_finetune import bootstrap, fetch
+
+        cache = self.workspace.folders.cache
+        for name, entry in layer.layer.node.archives.items():
+            if f"archive {name}" in layer.layer.inputs:
+                path = fetch.fetch(entry.url, entry.sha256, entry.size, cache / "archives", self.settings)
+                yield ContextFile(f"inputs/archives/{entry.url.rsplit('/', 1)[-1]}", path)
+        if ROOTFS in layer.layer.dockerfile:
+            path = bootstrap.rootfs(layer, self.lock, self.workspace.stack.channel.spec, self.settings, cache)
+            yield ContextFile(ROOTFS, path)
+
+
+def _opener(files: list[ContextFile]) -> Callable[[], Iterator[bytes]]:
+    return lambda: context.tar(files)
+
+
+def log_folder(workspace: Workspace) -> Path:
+    stack = workspace.stack
+    return workspace.folders.state / "logs" / f"{stack.channel.name}-{stack.target.id}"
+
+
+def facts_of(results: Mapping[str, tuple[SmokeResult, ...]]) -> dict[str, list[dict[str, str]]]:
+    """Smoke results as they are recorded beside an image's key."""
+    return {
+        layer: [{"test": r.test, "kind": r.kind, "state": r.state, "detail": r.detail} for r in tests]
+        for layer, tests in results.items()
+    }

@@ -1,0 +1,103 @@
+"""What every command begins with: the definitions, narrowed to one target and channel, and their lock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from strix_finetune import graph, hostgpu, lockfile
+from strix_finetune.errors import LockError
+from strix_finetune.load import load
+from strix_finetune.lockmodel import Lock
+from strix_finetune.model import Keyed, Project, Stack
+from strix_finetune.netconf import Flags
+from strix_finetune.paths import Folders, find
+from strix_finetune.render import Locked, render_stack
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says of which images are meant. Empty means: choose."""
+
+    target: str = ""
+    channel: str = ""
+    engine: str = "auto"
+    override: Path | None = None
+    images: Path | None = None
+    network: Flags = field(default_factory=Flags)
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    folders: Folders
+    project: Project
+    stack: Stack
+
+    @property
+    def lock_folders(self) -> tuple[Path, ...]:
+        """Where locks are looked for, the first that has one wins; the first is also where a new one is written.
+
+        A user's override has locks of its own, since its lists differ; an installed package cannot be written to.
+        """
+        shipped = self.folders.images / "locks"
+        if self.project.override:
+            return (self.project.override / "locks", self.folders.data / "locks", shipped)
+        return (shipped,) if self.folders.in_checkout else (self.folders.data / "locks", shipped)
+
+    @property
+    def lock_path(self) -> Path | None:
+        """The lock that is in force, or None when there is none yet."""
+        name = lockfile.file_name(self.stack.channel.name, self.stack.target.id)
+        return next((folder / name for folder in self.lock_folders if (folder / name).is_file()), None)
+
+    def read_lock(self) -> Lock | None:
+        path = self.lock_path
+        return lockfile.read(path) if path else None
+
+    def save_lock(self, lock: Lock) -> None:
+        lockfile.save(lock, self.lock_folders[0])
+
+    def render(self, lock: Lock) -> tuple[Keyed, ...]:
+        return render_stack(self.project, self.stack, locked(lock), self.folders)
+
+
+def open_workspace(options: Options, env: Mapping[str, str]) -> Workspace:
+    """Load everything and choose: the target is the GPU found, else the default; the channel follows from it."""
+    folders = find(env)
+    if options.images:
+        folders = Folders(
+            options.images, folders.toolbox, folders.recipes, folders.python, folders.cache, folders.state, folders.data
+        )
+    project = load(folders.images, options.override)
+    gpus = [name for name in hostgpu.found() if name in project.targets and not project.targets[name].spec.excluded]
+    target = options.target or (gpus[0] if gpus else project.default_target)
+    channel = options.channel or ("amd" if gpus and "amd" in project.channels else "debian")
+    return Workspace(folders, project, graph.stack(project, target, channel))
+
+
+def locked(lock: Lock) -> Locked:
+    """The lock as the renderer asks for it; what is missing is a LockError."""
+
+    def lacking(what: str) -> LockError:
+        return LockError(
+            f"the lock of {lock.channel} for {lock.target} has no {what}", cure="run 'strix-finetune lock'"
+        )
+
+    def apt(packages: tuple[str, ...]) -> Mapping[str, str]:
+        for name in packages:
+            if name not in lock.apt.packages:
+                raise lacking(f"Debian package '{name}'")
+        return {name: lock.apt.packages[name].version for name in packages}
+
+    def pip(name: str) -> bytes:
+        if name not in lock.pip:
+            raise lacking(f"requirement set '{name}'")
+        return lock.pip[name].text.encode()
+
+    def image(name: str) -> str:
+        if name not in lock.images:
+            raise lacking(f"digest of the image '{name}'")
+        return f"{name.rsplit(':', 1)[0]}@{lock.images[name]}"
+
+    return Locked(apt, pip, image)
