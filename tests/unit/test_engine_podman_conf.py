@@ -65,7 +65,8 @@ def test_limits_are_stated_only_where_root_may_not_raise_them(tmp_path: Path) ->
 
 def test_another_static_init_stands_in_for_podman_s_own(tmp_path: Path) -> None:
     facts = host(tmp_path, files=("usr/bin/tini-static", "usr/lib/cni/bridge"))
-    assert tomllib.loads(configuration(facts, root=True)) == {"containers": {"init_path": "/usr/bin/tini-static"}}
+    table = {"init_path": "/usr/bin/tini-static"}
+    assert tomllib.loads(configuration(facts, root=True)) == {"containers": table, "engine": table}
 
 
 def test_without_anything_that_makes_a_bridge_root_s_containers_use_the_host_s_network(tmp_path: Path) -> None:

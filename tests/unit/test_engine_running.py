@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from strix_finetune.engine.base import EngineInfo, Mount, RunRequest
 from strix_finetune.engine.drivers import BOOT_LABEL, PID_LABEL, driver_labels, is_orphan
-from strix_finetune.engine.running import FrameReader, archive, check, host_config
+from strix_finetune.engine.running import FrameReader, archive
 from strix_finetune.engine.signals import how_it_ended, signal_name
+from strix_finetune.engine.specs import check, docker_spec, podman_spec
 from strix_finetune.errors import InputError
 
 DOCKER = EngineInfo("docker", "27", "1.46", "unix:///s", rootless=False)
@@ -29,11 +30,15 @@ REQUEST = RunRequest("localhost/x:1", ("true",))
 def test_mounts_never_make_folders(tmp_path: Path) -> None:
     request = replace(REQUEST, mounts=(Mount(str(tmp_path), "/data", read_only=True),))
     check(request)
-    config = host_config(request, DOCKER, init=True)
+    config = docker_spec(request, DOCKER, {}, init=True, terminal=False)["HostConfig"]
     assert "Binds" not in config
     assert config["Mounts"] == [{"Type": "bind", "Source": str(tmp_path), "Target": "/data", "ReadOnly": True}]
     assert config["Init"] is True
     assert config["AutoRemove"] is False
+    spec = podman_spec(request, ROOTLESS, {}, init=True, terminal=False)
+    assert spec["mounts"] == [
+        {"type": "bind", "source": str(tmp_path), "destination": "/data", "options": ["rbind", "ro"]}
+    ]
 
 
 def test_what_would_fail_half_way_is_refused_first(tmp_path: Path) -> None:
@@ -45,21 +50,63 @@ def test_what_would_fail_half_way_is_refused_first(tmp_path: Path) -> None:
         check(replace(REQUEST, group_add=("keep-groups", "992")))
     with pytest.raises(InputError, match="numeric group id"):
         check(replace(REQUEST, group_add=("render",)))
+    with pytest.raises(InputError, match="no device /dev/no-such-device"):
+        check(replace(REQUEST, devices=("/dev/null", "/dev/no-such-device")))
     check(replace(REQUEST, group_add=("992", "44")))
     check(replace(REQUEST, group_add=("keep-groups",)))
 
 
-def test_only_what_was_asked_for_is_in_the_host_config() -> None:
-    config = host_config(REQUEST, DOCKER, init=False)
-    assert not {"Init", "NetworkMode", "ShmSize", "UsernsMode", "Privileged", "SecurityOpt", "IpcMode"} & config.keys()
+def test_only_what_was_asked_for_is_in_a_specification() -> None:
+    body = docker_spec(REQUEST, DOCKER, {"a": "b"}, init=True, terminal=False)
+    assert body["Labels"] == {"a": "b"}
+    assert body["Cmd"] == ["true"]
+    assert not {"User", "WorkingDir", "Entrypoint"} & body.keys()
+    assert body["HostConfig"].keys() == {"AutoRemove", "Mounts", "Devices", "GroupAdd", "Init"}
+    spec = podman_spec(REQUEST, ROOTLESS, {"a": "b"}, init=True, terminal=False)
+    assert not {"user", "work_dir", "netns", "userns", "shm_size", "annotations", "privileged"} & spec.keys()
+
+
+def test_what_was_asked_for_is_said_to_each_engine() -> None:
     request = replace(
-        REQUEST, devices=("/dev/kfd",), shm_size=1 << 30, network="host", keep_id=True, group_add=("992",)
+        REQUEST,
+        env={"A": "b=c"},
+        devices=("/dev/kfd",),
+        shm_size=1 << 30,
+        network="host",
+        keep_id=True,
+        group_add=("992",),
+        user="1:2",
+        workdir="/w",
+        interactive=True,
     )
-    config = host_config(request, ROOTLESS, init=False)
-    assert config["Devices"] == [{"PathOnHost": "/dev/kfd", "PathInContainer": "/dev/kfd", "CgroupPermissions": "rwm"}]
-    assert (config["ShmSize"], config["NetworkMode"], config["UsernsMode"]) == (1 << 30, "host", "keep-id")
-    assert config["GroupAdd"] == ["992"]
-    assert "UsernsMode" not in host_config(request, DOCKER, init=False)
+    body = docker_spec(request, DOCKER, {}, init=True, terminal=True)
+    device = {"PathOnHost": "/dev/kfd", "PathInContainer": "/dev/kfd", "CgroupPermissions": "rwm"}
+    host = body["HostConfig"]
+    assert host["Devices"] == [device]
+    assert (host["ShmSize"], host["NetworkMode"], host["GroupAdd"]) == (1 << 30, "host", ["992"])
+    assert "UsernsMode" not in host
+    assert (body["Env"], body["User"], body["WorkingDir"], body["Tty"]) == (["A=b=c"], "1:2", "/w", True)
+    spec = podman_spec(request, ROOTLESS, {}, init=True, terminal=True)
+    assert (spec["shm_size"], spec["netns"], spec["groups"]) == (1 << 30, {"nsmode": "host"}, ["992"])
+    assert spec["userns"] == {"nsmode": "keep-id"}
+    assert (spec["env"], spec["user"], spec["work_dir"], spec["terminal"]) == ({"A": "b=c"}, "1:2", "/w", True)
+    assert "userns" not in podman_spec(request, replace(ROOTLESS, rootless=False), {}, init=True, terminal=True)
+
+
+def test_keep_groups_is_an_annotation_for_podman_and_nothing_for_docker() -> None:
+    request = replace(REQUEST, group_add=("keep-groups",))
+    spec = podman_spec(request, ROOTLESS, {}, init=True, terminal=False)
+    assert spec["groups"] == []
+    assert spec["annotations"] == {"run.oci.keep_original_groups": "1"}
+    with pytest.raises(InputError, match="Podman only"):
+        docker_spec(request, DOCKER, {}, init=True, terminal=False)
+
+
+def test_without_an_init_program_a_shell_is_process_1() -> None:
+    command = podman_spec(replace(REQUEST, command=("a", "b c")), ROOTLESS, {}, init=False, terminal=False)["command"]
+    assert command[0] == "/bin/sh"
+    assert command[-2:] == ["a", "b c"]
+    assert podman_spec(replace(REQUEST, command=()), ROOTLESS, {}, init=False, terminal=False)["command"] == []
 
 
 def test_files_are_executable_and_bring_no_folder_entries() -> None:

@@ -23,7 +23,7 @@ from strix_finetune.engine.base import (
 )
 from strix_finetune.engine.drivers import is_orphan
 from strix_finetune.engine.failures import Callback, engine_errors
-from strix_finetune.engine.running import check
+from strix_finetune.engine.specs import check
 from strix_finetune.errors import EngineError, InputError, Problem, StrixError
 
 if TYPE_CHECKING:

@@ -36,7 +36,8 @@ _MAX_SOCKET_PATH = 107
 # $1 the private folder, the rest Podman's command line. Standard input is the listening socket, standard output
 # the reading end of a pipe that only the driver can write to: it ends when the driver does. `exec` keeps the
 # process id, which LISTEN_PID must name. The shell closes its own copy of the socket: with it open, clients of a
-# dead service would wait for ever.
+# dead service would wait for ever. Podman does not end a build whose client went away, and a step outlives even
+# Podman itself: so the steps are ended first, which also makes Podman remove what it was building.
 _KEEPER = """
 trap '' INT HUP TERM QUIT
 exec 3<&0 4<&1 </dev/null >/dev/null
@@ -46,6 +47,16 @@ dir=$1; shift
 service=$!
 exec 3<&-
 read -r _ <&4
+builds() {
+  for child in $(cat /proc/$service/task/*/children 2>/dev/null); do
+    read -r line <"/proc/$child/cmdline"
+    case $line in buildah-oci*) echo $child;; esac
+  done 2>/dev/null
+}
+for child in $(builds); do kill -TERM $child; done
+n=0
+while [ -n "$(builds)" ] && [ $n -lt 50 ]; do n=$((n + 1)); sleep 0.1; done
+[ $n -eq 0 ] || sleep 0.5
 kill -TERM $service 2>/dev/null
 ( sleep 5; kill -KILL $service ) 2>/dev/null &
 killer=$!
@@ -109,7 +120,9 @@ def configuration(facts: HostFacts, *, root: bool) -> str:
     if not facts.systemd:
         containers.append('log_driver = "k8s-file"')
     if not facts.own_init and facts.init:
+        # Podman 4 looks in one table, Podman 5 in the other.
         containers.append(f'init_path = "{facts.init}"')
+        engine.append(f'init_path = "{facts.init}"')
     if root and not facts.bridge:
         containers.append('netns = "host"')
     text = ""

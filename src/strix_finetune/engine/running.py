@@ -10,72 +10,24 @@ import tarfile
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from strix_finetune.engine import tty
+from strix_finetune.engine import tty, wire
 from strix_finetune.engine.base import EngineInfo, RunRequest, RunResult
 from strix_finetune.engine.drivers import driver_labels
 from strix_finetune.engine.signals import signal_name
-from strix_finetune.errors import EngineError, InputError, Problem
+from strix_finetune.engine.specs import docker_spec, podman_spec
+from strix_finetune.errors import EngineError, Problem
 
 if TYPE_CHECKING:
     from docker import APIClient
 
 _GRACE = 10.0  # seconds for a killed container to end
 _INIT_MISSING = re.compile(r"container-init|docker-init|init binary|catatonit")
-_SHELL = ("/bin/sh", "-c", '"$@"; exit $?', "sh")  # the last word keeps the shell from replacing itself
 
 
 class NoInit(Exception):
     """The engine has no init program to put before the command."""
-
-
-def check(request: RunRequest) -> None:
-    """Refuse what would only fail half-way: a missing mount source, keep-groups beside other groups."""
-    for mount in request.mounts:
-        if not Path(mount.source).is_absolute():
-            raise InputError(Problem(f"the mount source '{mount.source}' is not an absolute path"))
-        if not Path(mount.source).exists():
-            raise InputError(
-                Problem(
-                    f"'{mount.source}' does not exist and cannot be mounted at {mount.target}", cure="create it first"
-                )
-            )
-    if "keep-groups" in request.group_add and len(request.group_add) > 1:
-        raise InputError(Problem("keep-groups cannot be combined with other groups", cure="use it alone"))
-    for group in request.group_add:
-        if group != "keep-groups" and not group.isdigit():
-            raise InputError(
-                Problem(
-                    f"group '{group}' would be looked up in the image, not on this host",
-                    cure="give the host's numeric group id",
-                )
-            )
-
-
-def host_config(request: RunRequest, info: EngineInfo, *, init: bool) -> dict[str, Any]:
-    """HostConfig of POST /containers/create. Mounts, never Binds: those make missing sources into folders."""
-    config: dict[str, Any] = {
-        "AutoRemove": False,
-        "Mounts": [
-            {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": mount.read_only}
-            for mount in request.mounts
-        ],
-        "Devices": [
-            {"PathOnHost": device, "PathInContainer": device, "CgroupPermissions": "rwm"} for device in request.devices
-        ],
-        "GroupAdd": list(request.group_add),
-    }
-    if request.network:
-        config["NetworkMode"] = request.network
-    if request.shm_size is not None:
-        config["ShmSize"] = request.shm_size
-    if request.keep_id and info.kind == "podman" and info.rootless:
-        config["UsernsMode"] = "keep-id"
-    if init:
-        config["Init"] = True
-    return config
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:
@@ -132,37 +84,27 @@ def run(
     # The name is ours before the engine answers, so that an interrupted creation can be undone too.
     name = f"strix-finetune-{uuid.uuid4().hex}"
     try:
-        _create(api, request, name, host_config(request, info, init=init), terminal)
+        _create(api, request, name, info, init=init, terminal=terminal)
         if request.files:
             api.put_archive(name, "/", archive(request.files))
         return _follow(api, name, request, on_output, terminal)
-    except APIError as error:
-        if init and _INIT_MISSING.search(str(error.explanation)):
+    except (APIError, EngineError) as error:
+        if init and _INIT_MISSING.search(str(getattr(error, "explanation", error))):
             raise NoInit from error
         raise
     finally:
         _remove(api, name)
 
 
-def _create(api: APIClient, request: RunRequest, name: str, host: dict[str, Any], terminal: bool) -> None:
-    body: dict[str, Any] = {
-        "Image": request.image,
-        "Cmd": list(request.command) if host.get("Init") or not request.command else [*_SHELL, *request.command],
-        "Env": [f"{key}={value}" for key, value in request.env.items()],
-        "Labels": {**request.labels, **driver_labels()},
-        "AttachStdout": True,
-        "AttachStderr": True,
-        "AttachStdin": request.interactive,
-        "OpenStdin": request.interactive,
-        "StdinOnce": request.interactive,
-        "Tty": terminal,
-        "HostConfig": host,
-    }
-    if request.user:
-        body["User"] = request.user
-    if request.workdir:
-        body["WorkingDir"] = request.workdir
-    api.create_container_from_config(body, name)  # type: ignore[no-untyped-call]
+def _create(api: APIClient, request: RunRequest, name: str, info: EngineInfo, *, init: bool, terminal: bool) -> None:
+    labels = {**request.labels, **driver_labels()}
+    if info.kind == "podman":
+        spec = podman_spec(request, info, labels, init=init, terminal=terminal)
+        path, doing = "/libpod/containers/create", f"run {request.image}"
+        wire.call(api, "POST", path, doing, body={"name": name, **spec})
+        return
+    spec = docker_spec(request, info, labels, init=init, terminal=terminal)
+    api.create_container_from_config(spec, name)  # type: ignore[no-untyped-call]
 
 
 def _follow(

@@ -59,11 +59,15 @@ def call(
     *,
     params: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
+    body: Mapping[str, Any] | None = None,
     timeout: float = 60,
 ) -> Any:
-    """A short request; returns the decoded JSON, or None for an empty answer. Seconds of `timeout` per read."""
+    """A short request, `body` sent as JSON; returns the decoded JSON, or None for an empty answer.
+
+    Seconds of `timeout` per read. Raises EngineError with the engine's own sentence on an error status.
+    """
     response: requests.Response = api.request(
-        method, url(api, path), params=dict(params or {}), headers=dict(headers or {}), timeout=timeout
+        method, url(api, path), params=dict(params or {}), headers=dict(headers or {}), json=body, timeout=timeout
     )
     refuse_error(response, doing)
     return response.json() if response.content.strip() else None

@@ -1,0 +1,121 @@
+"""The container that a run asks for, in each engine's own words.
+
+Docker is asked through its API. Podman is asked through its own (libpod), not the Docker-compatible one: there
+`keep-groups` would be looked up as the name of a group in the image, and a missing working folder be an error.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from strix_finetune.engine.base import EngineInfo, RunRequest
+from strix_finetune.errors import InputError, Problem
+
+KEEP_GROUPS = "keep-groups"
+# A shell as process 1, where the engine has no init program; what follows exit keeps it from replacing itself.
+_SHELL = ("/bin/sh", "-c", '"$@"; exit $?', "sh")
+
+
+def check(request: RunRequest) -> None:
+    """Refuse what would only fail half-way: a missing mount source or device, groups by name."""
+    for mount in request.mounts:
+        if not Path(mount.source).is_absolute():
+            raise InputError(Problem(f"the mount source '{mount.source}' is not an absolute path"))
+        if not Path(mount.source).exists():
+            message = f"'{mount.source}' does not exist and cannot be mounted at {mount.target}"
+            raise InputError(Problem(message, cure="create it first"))
+    for device in request.devices:
+        if not Path(device).exists():
+            raise InputError(Problem(f"this host has no device {device}", cure="run `strix-finetune doctor`"))
+    if KEEP_GROUPS in request.group_add and len(request.group_add) > 1:
+        raise InputError(Problem("keep-groups cannot be combined with other groups", cure="use it alone"))
+    for group in request.group_add:
+        if group != KEEP_GROUPS and not group.isdigit():
+            message = f"group '{group}' would be looked up in the image, not on this host"
+            raise InputError(Problem(message, cure="give the host's numeric group id"))
+
+
+def command_of(request: RunRequest, *, init: bool) -> list[str]:
+    """The command, which is never process 1: the kernel keeps from process 1 the signals that it does not handle."""
+    return list(request.command) if init or not request.command else [*_SHELL, *request.command]
+
+
+def docker_spec(
+    request: RunRequest, info: EngineInfo, labels: dict[str, str], *, init: bool, terminal: bool
+) -> dict[str, Any]:
+    """The body of Docker's POST /containers/create. Mounts, never Binds: those make missing sources into folders."""
+    if KEEP_GROUPS in request.group_add:
+        raise InputError(Problem("keep-groups is known to Podman only", cure="give Docker numeric group ids"))
+    host: dict[str, Any] = {
+        "AutoRemove": False,
+        "Mounts": [
+            {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": mount.read_only}
+            for mount in request.mounts
+        ],
+        "Devices": [
+            {"PathOnHost": device, "PathInContainer": device, "CgroupPermissions": "rwm"} for device in request.devices
+        ],
+        "GroupAdd": list(request.group_add),
+        "Init": init,
+    }
+    if request.network:
+        host["NetworkMode"] = request.network
+    if request.shm_size is not None:
+        host["ShmSize"] = request.shm_size
+    return {
+        "Image": request.image,
+        "Cmd": command_of(request, init=init),
+        "Env": [f"{key}={value}" for key, value in request.env.items()],
+        "Labels": labels,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "AttachStdin": request.interactive,
+        "OpenStdin": request.interactive,
+        "StdinOnce": request.interactive,
+        "Tty": terminal,
+        "HostConfig": host,
+        **({"User": request.user} if request.user else {}),
+        **({"WorkingDir": request.workdir} if request.workdir else {}),
+    }
+
+
+def podman_spec(
+    request: RunRequest, info: EngineInfo, labels: dict[str, str], *, init: bool, terminal: bool
+) -> dict[str, Any]:
+    """The body of Podman's POST /libpod/containers/create."""
+    keep_groups = KEEP_GROUPS in request.group_add
+    spec: dict[str, Any] = {
+        "image": request.image,
+        "command": command_of(request, init=init),
+        "env": dict(request.env),
+        "labels": labels,
+        "mounts": [
+            {
+                "type": "bind",
+                "source": mount.source,
+                "destination": mount.target,
+                "options": ["rbind", "ro" if mount.read_only else "rw"],
+            }
+            for mount in request.mounts
+        ],
+        "devices": [{"path": device} for device in request.devices],
+        "groups": [] if keep_groups else list(request.group_add),
+        "stdin": request.interactive,
+        "terminal": terminal,
+        "init": init,
+        "create_working_dir": True,
+    }
+    if keep_groups:
+        spec["annotations"] = {"run.oci.keep_original_groups": "1"}
+    if request.keep_id and info.rootless:
+        spec["userns"] = {"nsmode": "keep-id"}
+    if request.network:
+        spec["netns"] = {"nsmode": request.network}
+    if request.shm_size is not None:
+        spec["shm_size"] = request.shm_size
+    if request.user:
+        spec["user"] = request.user
+    if request.workdir:
+        spec["work_dir"] = request.workdir
+    return spec
