@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.message import Message
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from strix_finetune import leftovers, web
 from strix_finetune.errors import FetchFailed, InputError, WorkError
@@ -126,10 +126,13 @@ class _Download:
         try:
             with self.browser.open(urllib.request.Request(self.url, headers=headers), timeout=_TIMEOUT) as answer:
                 self._begin(answer.status, answer.headers)
-                while piece := answer.read(CHUNK):
+                # read1 hands over what is there: what came before a stall is not lost
+                while piece := answer.read1(CHUNK):
                     self._take(piece)
         except urllib.error.HTTPError as error:
             self._refused(error)
+        except web.UnsafeRedirect:
+            self._misled()
         except (http.client.HTTPException, OSError) as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -180,14 +183,19 @@ class _Download:
             cure="find out why before you trust the new file",
         )
 
-    def _refused(self, error: urllib.error.HTTPError) -> None:
+    def _misled(self) -> NoReturn:
+        raise FetchFailed(f"{_place(self.url)} redirects to a place that is not safe", cure="check the URL")
+
+    def _refused(self, error: urllib.error.HTTPError) -> NoReturn:
+        if error.code < 400:
+            self._misled()
         if error.code == 416:
             self._restart()
             raise _Again("the server has no such part")
         if error.code == 429 or error.code >= 500:
             raise _Again(f"HTTP {error.code}", _retry_after(error.headers))
         cure = "the file is gone, name another one" if error.code in (404, 410) else "check the URL"
-        raise FetchFailed(f"the server answers HTTP {error.code} for {redact(self.url)}", cure=cure)
+        raise FetchFailed(f"the server answers HTTP {error.code} for {_place(self.url)}", cure=cure)
 
     def _restart(self) -> None:
         self.out.seek(0)
@@ -210,5 +218,10 @@ def _retry_after(headers: Message) -> float | None:
     return max(0.0, ((date if date.tzinfo else date.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds())
 
 
+def _place(url: str) -> str:
+    """The URL without what may be secret in it."""
+    return redact(url).partition("?")[0]
+
+
 def _name(url: str) -> str:
-    return redact(url).rsplit("/", 1)[-1].partition("?")[0] or redact(url)
+    return _place(url).rsplit("/", 1)[-1] or _place(url)

@@ -207,7 +207,10 @@ def _lock_images(stack: Stack, before: Lock, renewed: _Renewed, settings: NetSet
 def _changes(before: Lock, after: Lock) -> Iterator[Change]:
     old_apt = {name: package.version for name, package in before.apt.packages.items()}
     new_apt = {name: package.version for name, package in after.apt.packages.items()}
-    yield from _differences("apt", old_apt, new_apt)
+    if old_apt:
+        yield from _differences("apt", old_apt, new_apt)
+    elif new_apt:
+        yield Change("apt", f"Debian's suite '{after.apt.suite}'", "", f"with {len(new_apt)} packages")
     for name in sorted({*before.pip, *after.pip}):
         old, new = before.pip.get(name), after.pip.get(name)
         if old and new:

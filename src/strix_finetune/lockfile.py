@@ -44,23 +44,23 @@ def write(lock: Lock) -> bytes:
         "[apt.releases]",
     ]
     for name, release in sorted(lock.apt.releases.items()):
-        lines.append(f"{_text(name)} = {{ date = {_text(release.date)}, sha256 = {_text(release.sha256)} }}")
+        lines.append(f"{_key(name)} = {{ date = {_text(release.date)}, sha256 = {_text(release.sha256)} }}")
     lines += ["", "[apt.packages]"]
     for name, package in sorted(lock.apt.packages.items()):
         lines.append(
-            f"{_text(name)} = {{ version = {_text(package.version)}, size = {package.size},"
+            f"{_key(name)} = {{ version = {_text(package.version)}, size = {package.size},"
             f" sha256 = {_text(package.sha256)} }}"
         )
     for name, pip in sorted(lock.pip.items()):
-        lines += ["", f"[pip.{_text(name)}]", f"python = {_text(pip.python)}"]
+        lines += ["", f"[pip.{_key(name)}]", f"python = {_text(pip.python)}"]
         lines += [f"declared_sha256 = {_text(pip.declared)}", f"requirements_sha256 = {_text(pip.sha256)}"]
-        lines += ["", f"[pip.{_text(name)}.packages]"]
-        lines += [f"{_text(package)} = {_text(version)}" for package, version in sorted(pip.packages.items())]
+        lines += ["", f"[pip.{_key(name)}.packages]"]
+        lines += [f"{_key(package)} = {_text(version)}" for package, version in sorted(pip.packages.items())]
     if lock.images:
         lines += ["", "[images]"]
-        lines += [f"{_text(name)} = {_text(digest)}" for name, digest in sorted(lock.images.items())]
+        lines += [f"{_key(name)} = {_text(digest)}" for name, digest in sorted(lock.images.items())]
     for name, archive in sorted(lock.archives.items()):
-        lines += ["", f"[archives.{_text(name)}]", f"url = {_text(archive.url)}"]
+        lines += ["", f"[archives.{_key(name)}]", f"url = {_text(archive.url)}"]
         lines += [f"sha256 = {_text(archive.sha256)}", f"size = {archive.size}"]
     return ("\n".join(lines) + "\n").encode()
 
@@ -196,6 +196,10 @@ def _pip(table: toml_places.Table, name: str, at: tuple[Path, str, str], texts: 
     elif {package: version for package, version, _ in parsed} != packages:
         table.fault("packages", f"the versions listed are not those of {beside.name}")
     return pip
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)
 
 
 def _text(value: str) -> str:

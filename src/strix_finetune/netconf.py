@@ -29,7 +29,6 @@ _APT_OPTION = re.compile(
     r'^(Acquire::(?:(?:http|https|ftp)::Proxy(?:::[^\s"]+)?|Retries|Check-Valid-Until|Check-Date)) "([^"]+)";$', re.I
 )
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s\"']+@")
-_LOOPBACK = re.compile(r"^(localhost|127\..*|::1|0\.0\.0\.0)$")
 
 Run = Callable[[Sequence[str]], str]
 
@@ -266,7 +265,14 @@ def is_loopback(url: str) -> bool:
         host = urlsplit(url if "://" in url else f"//{url}").hostname
     except ValueError:
         return False
-    return bool(host and _LOOPBACK.match(host))
+    if not host or host == "localhost":
+        return bool(host)
+    from ipaddress import ip_address
+
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _run(command: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import urllib.error
 import urllib.parse
 import urllib.request
 from http.client import HTTPMessage
@@ -25,6 +24,10 @@ def is_safe(url: str) -> bool:
     return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(url))
 
 
+class UnsafeRedirect(Exception):
+    """A server sends us to a place that `is_safe` refuses."""
+
+
 class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follows only to safe places, and takes no token to another host."""
 
@@ -32,7 +35,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> urllib.request.Request | None:
         if not is_safe(newurl):
-            raise urllib.error.URLError("it redirects to a place that is not safe")
+            raise UnsafeRedirect
         made = super().redirect_request(req, fp, code, msg, headers, newurl)
         if made is not None and made.host != req.host:
             made.headers.pop("Authorization", None)

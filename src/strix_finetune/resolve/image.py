@@ -14,9 +14,9 @@ import urllib.parse
 import urllib.request
 from dataclasses import dataclass
 
+from strix_finetune import web
 from strix_finetune.errors import FetchFailed, InputError, LockError
-from strix_finetune.netconf import NetSettings
-from strix_finetune.web import opener
+from strix_finetune.netconf import NetSettings, is_loopback
 
 _TYPES = (
     "application/vnd.oci.image.index.v1+json",
@@ -42,8 +42,7 @@ class Reference:
     @property
     def url(self) -> str:
         # the engines, too, speak plain HTTP with this host alone
-        name = self.host.rsplit(":", 1)[0]
-        scheme = "http" if name == "localhost" or name.startswith("127.") else "https"
+        scheme = "http" if is_loopback(self.host) else "https"
         # the registry of docker.io answers under another name
         host = "registry-1.docker.io" if self.host == "docker.io" else self.host
         return f"{scheme}://{host}/v2/{self.path}/manifests/{self.tag}"
@@ -64,7 +63,7 @@ def digest(name: str, settings: NetSettings) -> str:
     Raises LockError when it has no such image, FetchFailed when it cannot be reached or wants a password.
     """
     reference = parse(name)
-    browser = opener(settings)
+    browser = web.opener(settings)
     headers = {"Accept": ", ".join(_TYPES)}
     try:
         try:
@@ -85,6 +84,8 @@ def digest(name: str, settings: NetSettings) -> str:
                 cure="use an image that is public",
             ) from None
         raise FetchFailed(f"the registry {reference.host} answers HTTP {error.code} for '{name}'") from None
+    except web.UnsafeRedirect:
+        raise FetchFailed(f"the registry {reference.host} redirects '{name}' to a place that is not safe") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise FetchFailed(
