@@ -15,7 +15,8 @@ from strix_finetune.codeobject import CodeObjectError, Limits, scan
 from strix_finetune.codeobject import msgpack as walker
 
 TIGHT = Limits(work=64 << 20, metadata=1 << 20, one_table=1 << 18, objects=500)
-QUICK = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# How many examples is the profile's choice; one folder for all examples of a test is meant so.
+FOLDER = settings(suppress_health_check=list(HealthCheck))
 
 
 @functools.cache
@@ -46,13 +47,13 @@ def check(folder: Path, content: bytes) -> None:
     assert all(str(error).startswith(str(path)) for error in faults)
 
 
-@QUICK
+@FOLDER
 @given(content=st.binary(max_size=600), seed=st.integers(0, 13), keep=st.integers(0, 200))
 def test_anything_behind_a_real_beginning(content: bytes, seed: int, keep: int, tmp_path: Path) -> None:
     check(tmp_path, seeds()[seed][:keep] + content)
 
 
-@QUICK
+@FOLDER
 @given(data=st.data(), seed=st.integers(0, 15))
 def test_real_files_with_changed_bytes(data: st.DataObject, seed: int, tmp_path: Path) -> None:
     content = bytearray(seeds()[seed])
@@ -66,7 +67,7 @@ def test_real_files_with_changed_bytes(data: st.DataObject, seed: int, tmp_path:
     check(tmp_path, bytes(content))
 
 
-@QUICK
+@FOLDER
 @given(data=st.data(), seed=st.integers(0, 15), field=st.sampled_from([2, 4, 8]))
 def test_real_files_with_lying_numbers(data: st.DataObject, seed: int, field: int, tmp_path: Path) -> None:
     """Offsets, sizes and counts are aligned little-endian fields: overwrite some with extreme values."""
@@ -81,14 +82,14 @@ def test_real_files_with_lying_numbers(data: st.DataObject, seed: int, field: in
     check(tmp_path, bytes(content))
 
 
-@QUICK
+@FOLDER
 @given(seed=st.integers(0, 15), other=st.integers(0, 15), cut=st.floats(0, 1), start=st.floats(0, 1))
 def test_cut_and_spliced_files(seed: int, other: int, cut: float, start: float, tmp_path: Path) -> None:
     first, second = seeds()[seed], seeds()[other]
     check(tmp_path, first[: int(cut * len(first))] + second[int(start * len(second)) :])
 
 
-@QUICK
+@FOLDER
 @given(data=st.data())
 def test_changed_bytes_inside_what_is_compressed(data: st.DataObject, tmp_path: Path) -> None:
     """A good frame around bad content: the mutation is in the bundle, its table and its code objects' notes."""
@@ -100,7 +101,7 @@ def test_changed_bytes_inside_what_is_compressed(data: st.DataObject, tmp_path: 
     check(tmp_path, ccob(bytes(raw), 3, data.draw(st.sampled_from(["zlib", "zstd"]))))
 
 
-@QUICK
+@FOLDER
 @given(data=st.data())
 def test_wheels_with_changed_bytes(data: st.DataObject, tmp_path: Path) -> None:
     source = tmp_path / "good.zip"
@@ -130,14 +131,12 @@ PLAIN = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(value=PLAIN, rest=st.binary(max_size=8))
 def test_messagepack_of_any_shape_is_passed_over_exactly(value: object, rest: bytes) -> None:
     packed = pack(value)
     assert walker.skip(packed + rest, 0) == len(packed)
 
 
-@settings(deadline=None)
 @given(content=st.binary(max_size=200))
 def test_messagepack_of_any_bytes_ends(content: bytes) -> None:
     for step in (walker.skip, walker.text, walker.unsigned, walker.map_size, walker.array_size):

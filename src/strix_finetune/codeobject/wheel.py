@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import os
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from .faults import CodeObjectError, LimitExceeded, Malformed, Unreadable
 from .limits import MIB, Ledger
 from .source import Reader, StreamSource
+
+if TYPE_CHECKING:
+    import zipfile
 
 MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
 _DIRECTORY = 32 * MIB
@@ -28,47 +30,66 @@ class _CappedFile(io.BufferedReader):
         return super().read(size)
 
 
+def _complaints() -> tuple[type[Exception], ...]:
+    """What zipfile and its decompressors raise on a damaged file, found by reading and by fuzzing them."""
+    import lzma
+    import struct
+    import zipfile
+    import zlib
+
+    # RuntimeError: encrypted members; NotImplementedError, its child: methods and versions that it does not know.
+    own = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError)
+    return (*own, ValueError, LookupError, OverflowError, RuntimeError)
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    try:
+        yield
+    except CodeObjectError:
+        raise
+    except _complaints() as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise Malformed(f"{what}: {reason}") from None
+    except OSError as error:
+        raise Unreadable(f"{what}: {error.strerror or error}") from None
+
+
 @contextmanager
 def open_archive(path: str) -> Iterator[zipfile.ZipFile]:
-    """Open a zip file for reading; what is wrong with it is one Malformed."""
+    """Open a zip file for reading; what is wrong with it is one CodeObjectError with its path."""
+    import zipfile
+
     try:
-        with _CappedFile(io.FileIO(path)) as file, zipfile.ZipFile(file) as archive:
-            yield archive
+        with _translated("is no readable zip file"):
+            file = _CappedFile(io.FileIO(path))
+            try:
+                archive = zipfile.ZipFile(file)
+            except BaseException:
+                file.close()
+                raise
     except CodeObjectError as error:
         raise error.at(path) from None
-    except OSError as error:
-        raise Unreadable(f"cannot be read: {error.strerror or error}", path=path) from None
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError, OverflowError) as error:
-        raise Malformed(f"is no readable zip file: {error}", path=path) from None
+    with file, archive:
+        yield archive
 
 
-def members(archive: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
+def members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     """The files in it that are long enough to be one of ours, in the order in which they are stored."""
-    found = (item for item in archive.infolist() if not item.is_dir() and item.file_size >= 64)
-    return iter(sorted(found, key=lambda item: item.header_offset))
+    found = (item for item in archive.infolist() if item.filename and not item.is_dir() and item.file_size >= 64)
+    return sorted(found, key=lambda item: item.header_offset)
 
 
 class _Member:
     """A member that is read from its start; zipfile's many complaints become one kind."""
 
     def __init__(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-        with _complaints():
+        with _translated("cannot be unpacked"):
             self._file = archive.open(member)
 
     def read(self, size: int) -> bytes:
-        with _complaints():
+        with _translated("cannot be unpacked"):
             return self._file.read(size)
-
-
-@contextmanager
-def _complaints() -> Iterator[None]:
-    try:
-        yield
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OverflowError, RuntimeError, OSError) as error:
-        # RuntimeError: encrypted members, and NotImplementedError for a compression method of its own.
-        raise Malformed(
-            f"cannot be unpacked: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-        ) from None
 
 
 class MemberSource(StreamSource):
