@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from strix_finetune.engine import wire
 from strix_finetune.engine.base import BuildEvent, BuildRequest, Engine, RunRequest, RunResult
 from strix_finetune.engine.client import SdkEngine
 from strix_finetune.engine.select import connect
@@ -81,6 +82,15 @@ class Bench:
         return [found["Id"] for found in self.engine.api.containers(all=True, filters={"label": LABEL})]
 
 
+def working_containers(engine: SdkEngine) -> list[str]:
+    """Podman's containers of builds on our base that have not ended, or were never cleaned up."""
+    if engine.info.kind != "podman":
+        return []
+    query = {"all": "true", "external": "true"}
+    listed = wire.call(engine.api, "GET", "/libpod/containers/json", "list containers", params=query)
+    return [found["Id"] for found in listed if PREFIX in found["Image"] and found["Command"] == ["buildah"]]
+
+
 @pytest.fixture(scope="session")
 def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root file system of this machine's own shell and a few programs, with the libraries they need."""
@@ -114,6 +124,8 @@ def _bench(engine: Engine, rootfs: Path) -> Iterator[Bench]:
         yield Bench(engine, base)
     finally:
         engine.reap(LABEL)
+        for left in working_containers(engine):
+            engine.api.remove_container(left, force=True)
         _remove_images(engine)
         engine.close()
 

@@ -58,10 +58,10 @@ n=0
 while [ -n "$(builds)" ] && [ $n -lt 50 ]; do n=$((n + 1)); sleep 0.1; done
 [ $n -eq 0 ] || sleep 0.5
 kill -TERM $service 2>/dev/null
-( sleep 5; kill -KILL $service ) 2>/dev/null &
-killer=$!
+n=0
+while [ -e /proc/$service/exe ] && [ $n -lt 100 ]; do n=$((n + 1)); sleep 0.05; done
+kill -KILL $service 2>/dev/null
 wait $service 2>/dev/null
-kill -KILL $killer 2>/dev/null
 rm -rf "$dir"
 """
 
