@@ -109,6 +109,37 @@ def test_a_wrong_docker_host_is_never_passed_over(
         connect("auto", {"DOCKER_HOST": f"unix://{tmp_path}/missing.sock"})
 
 
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"DOCKER_HOST": "unix:///etc/passwd"}, "is no socket; correct DOCKER_HOST"),
+        ({"DOCKER_HOST": "ssh://elsewhere"}, "ssh needs a Python package"),
+        ({"DOCKER_HOST": "tcp://127.0.0.1:1", "DOCKER_TLS_VERIFY": "1"}, "TLS connection .* failed; check DOCKER_TLS"),
+    ],
+)
+def test_what_is_wrong_with_an_address_is_told(
+    env: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(EngineUnavailable, match=words):
+        connect("auto", env)
+
+
+def test_a_web_server_is_no_engine(tmp_path: Path) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        with pytest.raises(EngineUnavailable, match="is not a container engine; correct DOCKER_HOST"):
+            connect("auto", {"DOCKER_HOST": f"tcp://127.0.0.1:{server.server_address[1]}"})
+        server.shutdown()
+
+
 @pytest.mark.parametrize("url", ["ftp://host", "nonsense", "tcp://", "unix://"])
 def test_what_is_no_address_is_told_so(url: str) -> None:
     with pytest.raises(EngineError, match="DOCKER_HOST"):

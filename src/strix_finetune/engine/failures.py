@@ -20,6 +20,7 @@ from strix_finetune.errors import EngineError, EngineUnavailable, Problem, Strix
 
 T = TypeVar("T")
 
+_PLAIN = "HTTP request to an HTTPS server"
 _NOT_HTTP = (http.client.BadStatusLine, http.client.LineTooLong, http.client.UnknownProtocol)
 
 
@@ -49,7 +50,7 @@ def unreachable(url: str, error: BaseException, *, source: str = "") -> EngineUn
             return EngineUnavailable(
                 Problem(f"no permission to use the container engine at {where}", cure=_permission_cure(url))
             )
-        if isinstance(cause, ssl_error()) or "HTTP request to an HTTPS server" in text:
+        if type(cause).__name__ == "TLSParameterError" or isinstance(cause, ssl_error()) or _PLAIN in text:
             return EngineUnavailable(
                 Problem(
                     f"the TLS connection to {where} failed",
@@ -66,10 +67,18 @@ def unreachable(url: str, error: BaseException, *, source: str = "") -> EngineUn
                     Problem(f"there is no engine socket at {where}", cure=f"correct or unset {named}")
                 )
             return EngineUnavailable(Problem(f"no container engine is running at {where}", cure=START_CURE))
-        if isinstance(cause, ConnectionRefusedError) or getattr(cause, "errno", None) == errno.ECONNREFUSED:
+        refused = isinstance(cause, ConnectionRefusedError) or getattr(cause, "errno", None) == errno.ECONNREFUSED
+        if refused and url.startswith("unix://") and not Path(url.removeprefix("unix://")).is_socket():
+            return EngineUnavailable(Problem(f"{where} is no socket", cure=f"correct {named}"))
+        if refused:
             cure = f"{START_CURE}, or correct {named}" if source else START_CURE
             return EngineUnavailable(Problem(f"no container engine is running at {where}", cure=cure))
-        if isinstance(cause, _NOT_HTTP) or getattr(cause, "errno", None) in (errno.ENOTSOCK, errno.EPROTOTYPE):
+        answered = getattr(cause, "response", None) is not None  # but not as an engine does
+        if (
+            answered
+            or isinstance(cause, _NOT_HTTP)
+            or getattr(cause, "errno", None) in (errno.ENOTSOCK, errno.EPROTOTYPE)
+        ):
             return EngineUnavailable(
                 Problem(f"what answers at {where} is not a container engine", cure=f"correct {named}")
             )
@@ -94,6 +103,12 @@ def wrong_url(url: str, source: str, detail: str = "") -> EngineUnavailable:
             cure="use unix:///path/to/socket or tcp://host:port",
         )
     )
+
+
+def needs_paramiko(url: str, source: str) -> EngineUnavailable:
+    """The sentence for an ssh:// address where the SDK cannot speak it."""
+    message = f"{source or 'the engine address'} is '{url}', and ssh needs a Python package that is not installed"
+    return EngineUnavailable(Problem(message, cure="pip install paramiko, or forward the socket with `ssh -L`"))
 
 
 def ssl_error() -> type[Exception]:

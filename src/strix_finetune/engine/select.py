@@ -6,6 +6,7 @@ Podman's, and DOCKER_HOST may point at either.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from strix_finetune.engine.base import Engine, EngineInfo, EngineKind
-from strix_finetune.engine.failures import START_CURE, is_transport, unreachable, wrong_url
+from strix_finetune.engine.failures import START_CURE, is_transport, needs_paramiko, unreachable, wrong_url
 from strix_finetune.errors import EngineError, EngineUnavailable, Problem
 
 if TYPE_CHECKING:
@@ -156,6 +157,8 @@ def _client(address: Address, env: Mapping[str, str]) -> APIClient:
     # "unix://" alone would be taken for the default socket.
     if not address.url.startswith(("unix:///", "tcp://", "http://", "https://", "ssh://")):
         raise wrong_url(address.url, address.source)
+    if address.url.startswith("ssh://") and importlib.util.find_spec("paramiko") is None:
+        raise needs_paramiko(address.url, address.source)
     tls = {name: env[name] for name in ("DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH") if name in env}
     settings: dict[str, Any] = {"base_url": address.url}
     if tls and not address.url.startswith("unix://"):
