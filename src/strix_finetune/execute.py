@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from strix_finetune.engine.base import BuildEvent, BuildRequest, Engine, StepDone, StepLog, StepStarted
-from strix_finetune.errors import BuildFailed, SmokeFailed, StrixError
+from strix_finetune.errors import BuildFailed, Problem, SmokeFailed, StrixError
 from strix_finetune.events import Emit, Finished, LayerDone, LayerStarted, SmokeResult, StepOutput, StepProgress
 from strix_finetune.plan import Build, NotNeeded, Plan, Reuse, Step
 from strix_finetune.tags import move_tags
@@ -119,7 +119,10 @@ def _one(step: Step, engine: Engine, work: Work, emit: Emit, stop: threading.Eve
     image = ""
     try:
         request = work.request(step)
-        image = engine.build(request, _forward(step.name, emit))
+        try:
+            image = engine.build(request, _forward(step.name, emit))
+        except BuildFailed as error:
+            raise _located(error, step) from error
         smoke = work.smoke(step, image, emit)
         move_tags(engine, image, step.tags)
         size = next((held.size for held in [engine.image(image)] if held), 0)
@@ -133,6 +136,15 @@ def _one(step: Step, engine: Engine, work: Work, emit: Emit, stop: threading.Eve
     seconds = time.monotonic() - began
     emit(LayerDone(step.name, "built", seconds, image=image, size=size))
     return Built(image, seconds, smoke)
+
+
+def _located(error: BuildFailed, step: Step) -> BuildFailed:
+    """The engine names a line of the rendered Dockerfile; people can only change the template behind it."""
+    problem, places = error.problems[0], step.layer.layer.places
+    if problem.place is None or problem.place.line is None or not places:
+        return error
+    place = places[min(problem.place.line, len(places)) - 1]
+    return BuildFailed(Problem(problem.message, place, problem.cure), log_tail=error.log_tail)
 
 
 def _forward(layer: str, emit: Emit) -> Callable[[BuildEvent], None]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from strix_finetune.errors import Place
 from strix_finetune.schema import Archive, ChannelFile, LayerFile, LayerOverride, TargetEntry, Value
 from strix_finetune.tomlpos import Positions
 
@@ -120,13 +121,15 @@ class ContextFile:
 class RenderedLayer:
     """A layer ready to be keyed: its Dockerfile and files, and in words the locked inputs it uses.
 
-    `inputs`: name ("apt python3-torch", "pip unsloth", "rootfs") → version or digest.
+    `inputs`: name ("apt python3-torch", "pip unsloth", "suite") → version or digest. `places`: the template line
+    behind each line of the Dockerfile.
     """
 
     node: Node
     dockerfile: str
     files: tuple[ContextFile, ...]
     inputs: Mapping[str, str]
+    places: tuple[Place, ...] = field(default=(), repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from strix_finetune import key as keys
 from strix_finetune.context import layer_files
-from strix_finetune.errors import Problem, TemplateError
+from strix_finetune.errors import InputError, Problem, TemplateError, nearest
 from strix_finetune.lint import lint
 from strix_finetune.model import ContextFile, Keyed, Node, Project, RenderedLayer, Stack
 from strix_finetune.names import layer_ref
@@ -18,6 +18,8 @@ from strix_finetune.templates import Templates
 
 # where the root file system of a bootstrapped layer lies in its context
 ROOTFS = "inputs/rootfs.tar"
+# stands for the key of a layer that has none because it is at fault
+NO_KEY = "0" * 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,41 +36,47 @@ class Locked:
 
 
 def render_stack(project: Project, chosen: Stack, locked: Locked, folders: Folders) -> tuple[Keyed, ...]:
-    """Every layer of the stack with its key. Raises one TemplateError with all faults of all templates."""
+    """Every layer of the stack with its key. Raises one InputError with all faults of all layers."""
     templates = Templates(project)
     done: dict[str, Keyed] = {}
-    problems: list[Problem] = []
+    names: dict[str, str] = {}
+    faults: list[InputError] = []
     for node in chosen.nodes:
-        if any(name not in done for name in node.needs):
-            continue
         try:
-            done[node.name] = _render(templates, chosen, node, locked, folders, done)
-        except TemplateError as error:
-            problems.extend(error.problems)
-    if problems:
-        raise TemplateError(problems)
+            done[node.name] = _render(templates, chosen, node, locked, folders, names)
+            names[node.name] = done[node.name].key
+        except InputError as error:
+            faults.append(error)
+            # its children are rendered all the same: they may have faults of their own
+            names[node.name] = NO_KEY
+    if faults:
+        raise type(faults[0])([problem for error in faults for problem in error.problems])
     return tuple(done.values())
 
 
 def _render(
-    templates: Templates, chosen: Stack, node: Node, locked: Locked, folders: Folders, done: Mapping[str, Keyed]
+    templates: Templates, chosen: Stack, node: Node, locked: Locked, folders: Folders, made: Mapping[str, str]
 ) -> Keyed:
+    """`made`: layer → key of what this one is made of."""
     inputs: dict[str, str] = {}
     extra: dict[str, bytes] = {}
 
     def refs(name: str) -> str:
-        return layer_ref(name, chosen.target.id, done[name].key)
+        return layer_ref(name, chosen.target.id, made[name])
+
+    def check(what: str, name: str, known: Iterable[str], where: str) -> None:
+        if name not in known:
+            cure = nearest(name, sorted(known))
+            raise TemplateError(Problem(f"the layer '{node.name}' has no {what} '{name}' in {where}", cure=cure))
 
     def apt(name: str) -> str:
-        if name not in node.packages:
-            raise TemplateError(f"the layer '{node.name}' has no package list '{name}'")
+        check("package list", name, node.packages, "[packages]")
         versions = locked.apt(node.packages[name])
         inputs.update({f"apt {package}": version for package, version in versions.items()})
         return " ".join(f"{package}={version}" for package, version in versions.items())
 
     def pip(name: str) -> str:
-        if name not in node.layer.spec.pip:
-            raise TemplateError(f"the layer '{node.name}' has no requirement set '{name}'")
+        check("requirement set", name, node.layer.spec.pip, "[pip]")
         text = locked.pip(name)
         path = f"inputs/pip/{name}.txt"
         extra[path] = text
@@ -76,15 +84,18 @@ def _render(
         return path
 
     def archive(name: str) -> str:
-        if name not in node.archives:
-            raise TemplateError(f"the layer '{node.name}' has no archive '{name}'")
+        check("archive", name, node.archives, "[archives]")
         entry = node.archives[name]
+        file = entry.url.rsplit("/", 1)[-1]
+        for other, held in node.archives.items():
+            if held.url.rsplit("/", 1)[-1] == file and held.sha256 != entry.sha256:
+                message = f"the archives '{other}' and '{name}' would both be the file '{file}'"
+                raise TemplateError(Problem(message, cure="take one of them from an address with another name"))
         inputs[f"archive {name}"] = entry.sha256
-        return f"inputs/archives/{entry.url.rsplit('/', 1)[-1]}"
+        return f"inputs/archives/{file}"
 
     def builder(name: str) -> str:
-        if name not in node.builders:
-            raise TemplateError(f"'{name}' is not among the builders of '{node.name}'")
+        check("builder", name, node.builders, "'builders'")
         return refs(name)
 
     files = layer_files(node, folders)
@@ -110,7 +121,8 @@ def _render(
         "pip": pip,
         "archive": archive,
         "builder": builder,
-        "patches": [file.path for file in files if file.path.startswith("patches/")],
+        # in the order of the series, not of the names
+        "patches": [f"patches/{patch.name}" for patch in node.layer.patches],
     }
     if node.parent is None and bootstrap.source == "mmdebstrap":
         values["rootfs"] = ROOTFS
@@ -128,5 +140,7 @@ def _render(
     if problems:
         raise TemplateError(problems)
     every = (*files, *(ContextFile(path, content) for path, content in extra.items()))
-    layer = RenderedLayer(node, rendered.text, tuple(sorted(every, key=lambda file: file.path)), inputs)
-    return keys.keyed(layer, {name: done[name].key for name in node.needs})
+    layer = RenderedLayer(
+        node, rendered.text, tuple(sorted(every, key=lambda file: file.path)), inputs, rendered.places
+    )
+    return keys.keyed(layer, {name: made[name] for name in node.needs})
