@@ -99,9 +99,7 @@ def check(name: str, wanted: PipSet, text: str, *, python: str, place: Place | N
     ]
     excluded = {normalize(entry) for entry in wanted.exclude}
     problems += [
-        Problem(
-            f"'{entry}' is in '{name}' although it is excluded", place, "report this, it is a fault of the resolver"
-        )
+        Problem(f"'{entry}' is in '{name}' although it is excluded", place, "report this fault of the resolver")
         for entry in sorted(excluded & versions.keys())
     ]
     environment = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux"}
