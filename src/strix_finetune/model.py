@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -129,7 +129,11 @@ class RenderedLayer:
     dockerfile: str
     files: tuple[ContextFile, ...]
     inputs: Mapping[str, str]
-    places: tuple[Place, ...] = field(default=(), repr=False, compare=False)
+    locate: Callable[[], Sequence[Place]] = field(default=tuple, repr=False, compare=False)
+
+    @property
+    def places(self) -> Sequence[Place]:
+        return self.locate()
 
 
 @dataclass(frozen=True, slots=True)

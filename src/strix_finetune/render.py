@@ -95,7 +95,7 @@ def _render(
         return f"inputs/archives/{file}"
 
     def builder(name: str) -> str:
-        check("builder", name, node.builders, "'builders'")
+        check("builder", name, node.builders, "builders")
         return refs(name)
 
     files = layer_files(node, folders)
@@ -141,6 +141,6 @@ def _render(
         raise TemplateError(problems)
     every = (*files, *(ContextFile(path, content) for path, content in extra.items()))
     layer = RenderedLayer(
-        node, rendered.text, tuple(sorted(every, key=lambda file: file.path)), inputs, rendered.places
+        node, rendered.text, tuple(sorted(every, key=lambda file: file.path)), inputs, rendered.locate
     )
     return keys.keyed(layer, {name: made[name] for name in node.needs})
