@@ -120,7 +120,7 @@ def test_a_wrong_docker_host_is_never_passed_over(
 def test_what_is_wrong_with_an_address_is_told(
     env: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(select, "_has_paramiko", lambda: False)
     with pytest.raises(EngineUnavailable, match=words):
         connect("auto", env)
 

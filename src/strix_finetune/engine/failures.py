@@ -7,7 +7,6 @@ through the whole chain. Nothing of them is imported before one of them has rais
 from __future__ import annotations
 
 import errno
-import http.client
 import json
 import re
 import socket
@@ -21,7 +20,8 @@ from strix_finetune.errors import EngineError, EngineUnavailable, Problem, Strix
 T = TypeVar("T")
 
 _PLAIN = "HTTP request to an HTTPS server"
-_NOT_HTTP = (http.client.BadStatusLine, http.client.LineTooLong, http.client.UnknownProtocol)
+_NOT_HTTP = ("BadStatusLine", "LineTooLong", "UnknownProtocol")
+_CUT_OFF = ("ProtocolError", "IncompleteRead", "ChunkedEncodingError", "RemoteDisconnected")
 
 
 def causes(error: BaseException) -> list[BaseException]:
@@ -76,7 +76,7 @@ def unreachable(url: str, error: BaseException, *, source: str = "") -> EngineUn
         answered = getattr(cause, "response", None) is not None  # but not as an engine does
         if (
             answered
-            or isinstance(cause, _NOT_HTTP)
+            or type(cause).__name__ in _NOT_HTTP
             or getattr(cause, "errno", None) in (errno.ENOTSOCK, errno.EPROTOTYPE)
         ):
             return EngineUnavailable(
@@ -205,9 +205,8 @@ def explain(error: BaseException, doing: str, url: str) -> EngineError:
         return EngineUnavailable(
             tuple(Problem(f"could not {doing}: {p.message}", p.place, p.cure) for p in gone.problems)
         )
-    if any(isinstance(cause, ConnectionError | http.client.HTTPException | EOFError) for cause in causes(error)) or any(
-        type(cause).__name__ in ("ProtocolError", "IncompleteRead", "ChunkedEncodingError") for cause in causes(error)
-    ):
+    chain = causes(error)
+    if any(isinstance(cause, ConnectionError | EOFError) or type(cause).__name__ in _CUT_OFF for cause in chain):
         return EngineError(
             Problem(
                 f"the container engine at {url} went away while we tried to {doing}",

@@ -6,7 +6,6 @@ Podman's, and DOCKER_HOST may point at either.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -157,7 +156,7 @@ def _client(address: Address, env: Mapping[str, str]) -> APIClient:
     # "unix://" alone would be taken for the default socket.
     if not address.url.startswith(("unix:///", "tcp://", "http://", "https://", "ssh://")):
         raise wrong_url(address.url, address.source)
-    if address.url.startswith("ssh://") and importlib.util.find_spec("paramiko") is None:
+    if address.url.startswith("ssh://") and not _has_paramiko():
         raise needs_paramiko(address.url, address.source)
     tls = {name: env[name] for name in ("DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH") if name in env}
     settings: dict[str, Any] = {"base_url": address.url}
@@ -165,6 +164,12 @@ def _client(address: Address, env: Mapping[str, str]) -> APIClient:
         settings = dict(kwargs_from_env(environment={**tls, "DOCKER_HOST": address.url}))
     # Layers are built at the same time, each with its own connections.
     return APIClient(version="auto", timeout=60, use_ssh_client=True, max_pool_size=32, **settings)
+
+
+def _has_paramiko() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("paramiko") is not None
 
 
 def _refusal(address: Address, error: BaseException) -> EngineError:
