@@ -73,7 +73,7 @@ def default_sources(suite: str) -> tuple[DefaultSource, ...]:
             f"mmdebstrap of this host does not tell where Debian's suite '{suite}' is",
             cure="name a mirror in STRIX_DEBIAN_MIRROR",
         )
-    return found
+    return tuple(sorted(found, key=lambda source: source.suite != suite))
 
 
 def mirror(configured: str) -> str:
