@@ -15,7 +15,7 @@ for program in bash sh useradd usermod passwd mount sudo; do
   command -v "$program" > /dev/null || fail "$program is missing"
 done
 getent group sudo > /dev/null || getent group wheel > /dev/null || fail "there is neither a group sudo nor a group wheel"
-for folder in /etc/profile.d /etc/sudoers.d /usr/share/empty /home /run /tmp /mnt; do
+for folder in /etc/profile.d /etc/sudoers.d /usr/share/empty /home /run /tmp /mnt /media; do
   [ -d "$folder" ] || fail "the folder $folder is missing"
 done
 
