@@ -96,10 +96,12 @@ def _conversation(row: Conversation, text: Text) -> tuple[str, list[Span]]:
     try:
         whole = text.render(messages, answer_next=False)
         ends = _ends(row, messages, whole, text)
+        learned = [index for index, turn in enumerate(row.turns) if turn.learned]
         starts = [
-            _common(whole, text.render(messages[:index], answer_next=True))
-            for index, turn in enumerate(row.turns)
-            if turn.learned
+            _start(
+                whole, text.render(messages[:index], answer_next=True), end - len(messages[index]["content"].strip())
+            )
+            for index, end in zip(learned, ends, strict=True)
         ]
     except ValueError as error:
         raise InputError(Problem(f"the model's chat template refuses this conversation: {error}", row.place)) from None
@@ -154,11 +156,13 @@ def _with_end(end: int, whole: str, ids: list[int], offsets: list[Span], text: T
     return end
 
 
-def _common(first: str, second: str) -> int:
-    """Return the length of the common beginning of two texts."""
-    if first.startswith(second):
-        return len(second)
-    for index, (a, b) in enumerate(zip(first, second, strict=False)):
-        if a != b:
-            return index
-    return min(len(first), len(second))
+def _start(whole: str, before: str, content: int) -> int:
+    """Return where an answer starts: behind `before`, which asks for it, or where the two texts part.
+
+    They part where the template opens a thought for an answer that has none. The common beginning may then reach
+    into the answer by chance, so it counts no further than `content`, where the answer's own words begin.
+    """
+    if whole.startswith(before):
+        return len(before)
+    parted = next((index for index, (a, b) in enumerate(zip(whole, before, strict=False)) if a != b), len(whole))
+    return min(parted, content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import tempfile
@@ -23,14 +24,19 @@ def prepare(*, offline: bool) -> None:
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONNOUSERSITE": "1",
         "MPLBACKEND": "Agg",
+        # Threads that spin while they wait cost a factor of ten as soon as another program wants a core too.
+        "OMP_WAIT_POLICY": "PASSIVE",
     }
+    granted = _granted_cores()
+    if granted:
+        quiet["OMP_NUM_THREADS"] = str(granted)
     if offline:
         quiet |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     for name, value in quiet.items():
         os.environ.setdefault(name, value)
     _name_the_user()
     home = os.environ.get("HOME", "")
-    if home and home != "/" and os.access(home, os.W_OK | os.X_OK):
+    if home and home != "/" and _writable(home):
         own = Path(os.environ.get("XDG_CACHE_HOME") or Path(home) / ".cache") / "strix-finetune"
     else:
         own = _private_folder()
@@ -54,6 +60,16 @@ _CACHES = {
 }
 
 
+def _granted_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the cores that the container's quota grants where those are fewer than it sees, else 0."""
+    try:
+        quota, _, period = (root / "cpu.max").read_text(encoding="ascii").partition(" ")
+        granted = math.ceil(int(quota) / int(period))
+    except (OSError, ValueError, ZeroDivisionError):
+        return 0
+    return granted if 0 < granted < len(os.sched_getaffinity(0)) else 0
+
+
 def _name_the_user() -> None:
     """getpass.getuser() fails for a uid without a passwd entry; torch's compiler cache asks it."""
     import pwd
@@ -63,6 +79,15 @@ def _name_the_user() -> None:
     except KeyError:
         os.environ.setdefault("USER", str(os.getuid()))
         os.environ.setdefault("LOGNAME", str(os.getuid()))
+
+
+def _writable(folder: str) -> bool:
+    """Whether a file can be made there; modes alone do not tell (read-only mounts, root)."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def _private_folder() -> Path:

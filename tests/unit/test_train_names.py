@@ -1,0 +1,159 @@
+"""Names of models and recipes, and the recipes that ship."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import strix_train
+from strix_train import names, plan
+from strix_train.errors import InputError, Place
+from strix_train.recipe.load import load
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+PLACE = Place("r.yaml", 1, 1)
+
+
+def model(folder: Path, *files: str) -> Path:
+    folder.mkdir(parents=True)
+    for name in files or ("config.json",):
+        (folder / name).write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    monkeypatch.setenv("STRIX_MODELS", str(folder))
+    return folder
+
+
+def refused(word: str, base: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        names.find_model(word, base, PLACE)
+    return str(caught.value)
+
+
+def test_a_folder_beside_the_recipe_comes_first(tmp_path: Path, models: Path) -> None:
+    model(models / "m")
+    beside = model(tmp_path / "base" / "m")
+    found = names.find_model("m", tmp_path / "base", PLACE)
+    assert (found.source, found.local) == (str(beside), True)
+
+
+def test_a_folder_that_looks_like_a_hub_id_is_a_folder(tmp_path: Path, models: Path) -> None:
+    folder = model(tmp_path / "owner" / "name")
+    assert names.find_model("owner/name", tmp_path, PLACE).source == str(folder)
+    found = names.find_model("owner/other", tmp_path, PLACE)
+    assert (found.source, found.local) == ("owner/other", False)
+
+
+def test_a_bare_name_is_looked_up(tmp_path: Path, models: Path) -> None:
+    folder = model(models / "demo")
+    assert names.find_model("demo", tmp_path, PLACE).source == str(folder)
+
+
+def test_without_the_variable_the_users_cache_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STRIX_MODELS", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/c")
+    assert names.models_folder() == Path("/c/strix-finetune/models")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/h")
+    assert names.models_folder() == Path("/h/.cache/strix-finetune/models")
+
+
+def test_what_is_no_model_says_what_to_do(tmp_path: Path, models: Path) -> None:
+    model(models / "llama")
+    model(tmp_path / "adapter", "adapter_config.json")
+    model(tmp_path / "ggufs", "a.gguf")
+    (tmp_path / "x.gguf").write_text("")
+    assert "did you mean 'llama'?" in refused("lama", tmp_path)
+    assert "strix-finetune fetch demo" in refused("demo", tmp_path)
+    assert "'$MODELS/x' holds '$' or '~'" in refused("$MODELS/x", tmp_path)
+    assert "does not expand" in refused("~/x", tmp_path)
+    assert "is an adapter, not a model; name the model it was made for" in refused("adapter", tmp_path)
+    assert "train import" in refused("ggufs", tmp_path)
+    assert "train import x.gguf DIR" in refused("x.gguf", tmp_path)
+    assert f"r.yaml:1:1: there is no folder {tmp_path}/a/b/c; name a model folder" in refused("a/b/c", tmp_path)
+
+
+def test_a_recipe_is_a_file_or_a_shipped_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shipped = ROOT / "recipes" / "demo.yaml"
+    monkeypatch.setenv("STRIX_RECIPES", str(ROOT / "recipes"))
+    for word in ("demo", "demo.yaml", "recipes/demo.yaml"):
+        assert names.find_recipe(word) == shipped
+    (tmp_path / "demo.yaml").write_text("")
+    assert names.find_recipe("demo.yaml") == Path("demo.yaml")
+    for word, sentence in (("dmo", "did you mean 'demo'"), ("x/demo.yaml", "there is no recipe"), (".", "is a folder")):
+        with pytest.raises(InputError, match=sentence):
+            names.find_recipe(word)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=[path.stem for path in RECIPES])
+def test_every_shipped_recipe_and_its_data_are_right(path: Path, models: Path) -> None:
+    model(models / "demo")
+    made = plan.make(str(path), with_backend=False)
+    assert plan.findings(made).repeated == 0
+    first = path.read_text().splitlines()[0]
+    assert first.startswith("# ")
+    assert first.endswith(".")
+    if made.loaded.recipe.model != "demo":
+        assert "Not run yet with these weights" in path.read_text()
+
+
+def test_the_demo_asks_what_it_does_not_teach_word_for_word(models: Path) -> None:
+    model(models / "demo")
+    made = plan.make("demo", with_backend=False)
+    facts = plan.findings(made)
+    assert (facts.rows, len(made.questions)) == (64, 8)
+    assert (facts.questions_in_training, facts.shared_with_eval) == (0, 0)
+    rows = [json.loads(line) for line in made.train.path.read_text().splitlines()]
+    for question in made.questions:
+        taught = [row for row in rows if question.expect in row["messages"][1]["content"]]
+        assert len(taught) == 8, question
+        assert not any(question.expect.casefold() in row["messages"][0]["content"].casefold() for row in rows)
+
+
+def test_a_plan_tells_all_that_is_wrong(tmp_path: Path, models: Path) -> None:
+    recipe = tmp_path / "r.yaml"
+    (tmp_path / "other.jsonl").write_text('{"a" 1}')
+    recipe.write_text(
+        "model: nope\ndata: {train: rows.jsonl, eval: other.jsonl}\nschedule: {steps: 1}\nquestions: q.jsonl\n"
+    )
+    with pytest.raises(InputError) as caught:
+        plan.make(str(recipe), with_backend=False)
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith(f"{recipe}:1:1: there is no model 'nope'")
+    assert lines[1] == f"{recipe}:2:8: the file {tmp_path}/rows.jsonl does not exist; beside it there are other.jsonl"
+    assert lines[2].startswith(f"{tmp_path}/other.jsonl:1:6: is not valid JSON")
+    assert lines[3].startswith(f"{recipe}:4:1: the file {tmp_path}/q.jsonl does not exist")
+
+
+def test_the_resolved_recipe_stands_alone(tmp_path: Path, models: Path) -> None:
+    model(tmp_path / "near")
+    (tmp_path / "d.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("model: near\ndata: d.jsonl\nschedule: {steps: 1}\n")
+    resolved = plan.make(str(recipe), with_backend=False).resolved()
+    assert resolved["model"] == str(tmp_path / "near")
+    assert resolved["data"]["train"] == str(tmp_path / "d.jsonl")
+    model(models / "far")
+    resolved = plan.make(str(recipe), ("model=far",), with_backend=False).resolved()
+    assert resolved["model"] == "far"
+
+
+def test_one_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert strix_train.__version__ == project["version"]
+
+
+def test_the_demo_recipe_is_the_quick_one() -> None:
+    schedule = load(ROOT / "recipes" / "demo.yaml").recipe.schedule
+    assert schedule.learning_rate == 1e-3
+    assert (schedule.steps or 0) * schedule.batch <= 256
