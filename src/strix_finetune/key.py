@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
 
-from strix_finetune.model import ContextFile, Keyed, RenderedLayer
+from strix_finetune.context import digest
+from strix_finetune.model import Keyed, RenderedLayer
 
 PLATFORM = "linux/amd64"
 FORMAT = "1"
 SHORT = 12
+LONGEST = 60
 
 
 def short(content: bytes) -> str:
@@ -23,21 +26,13 @@ def short(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:SHORT]
 
 
-def digest(file: ContextFile) -> str:
-    """sha256 of one context file, read in pieces; the executable bit counts."""
-    hasher = hashlib.sha256(b"x" if file.executable else b"-")
-    if isinstance(file.source, Path):
-        with file.source.open("rb") as stream:
-            while piece := stream.read(1 << 20):
-                hasher.update(piece)
-    else:
-        hasher.update(file.source)
-    return hasher.hexdigest()
-
-
 def keyed(layer: RenderedLayer, parents: Mapping[str, str]) -> Keyed:
-    """Compute the key. `parents`: layer name → key, of the parent and the builders."""
-    files = {file.path: digest(file) for file in layer.files}
+    """Compute the key. `parents`: layer name → key, of the parent and the builders.
+
+    The files carry their digests from here on, so that what is built later is what the key says.
+    """
+    layer = replace(layer, files=tuple(replace(file, digest=digest(file)) for file in layer.files))
+    files = {file.path: file.digest for file in layer.files}
     dockerfile = hashlib.sha256(layer.dockerfile.encode()).hexdigest()
     whole = {
         "format": FORMAT,
@@ -50,11 +45,19 @@ def keyed(layer: RenderedLayer, parents: Mapping[str, str]) -> Keyed:
     }
     text = json.dumps(whole, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     parts = {f"parent {name}": value[:SHORT] for name, value in parents.items()}
-    parts |= {name: value if len(value) < 40 else value[:SHORT] for name, value in layer.inputs.items()}
+    parts |= {name: shown(value) for name, value in layer.inputs.items()}
     parts |= {path: value[:SHORT] for path, value in files.items() if not path.startswith("inputs/")}
     # the names of parents hold their keys: without them, what is left is the layer's own text
     parts["Dockerfile"] = short(_without_parents(layer.dockerfile, parents).encode())
     return Keyed(layer, hashlib.sha256(text.encode()).hexdigest(), parts)
+
+
+def shown(value: str) -> str:
+    """A locked input as a reason names it: a digest by its beginning, and nothing that two values could share."""
+    found = re.fullmatch(r"(?:.*@sha256:)?([0-9a-f]{64})", value)
+    if found:
+        return found[1][:SHORT]
+    return value if len(value) <= LONGEST else f"{value[: LONGEST - SHORT]}…{short(value.encode())}"
 
 
 def _without_parents(dockerfile: str, parents: Mapping[str, str]) -> str:

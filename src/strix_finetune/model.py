@@ -110,11 +110,15 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class ContextFile:
-    """A file of a build context: its path in it, and its content on disk or in memory."""
+    """A file of a build context: its path in it, and its content on disk or in memory.
+
+    `digest`: what its layer's key was made of, where it is part of one.
+    """
 
     path: str
     source: Path | bytes
     executable: bool = False
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
