@@ -44,7 +44,8 @@ def keyed(layer: RenderedLayer, parents: Mapping[str, str]) -> Keyed:
         "parents": dict(parents),
     }
     text = json.dumps(whole, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    parts = {f"parent {name}": value[:SHORT] for name, value in parents.items()}
+    kind = {name: "parent" if name == layer.node.parent else "builder" for name in parents}
+    parts = {f"{kind[name]} {name}": value[:SHORT] for name, value in parents.items()}
     parts |= {name: shown(value) for name, value in layer.inputs.items()}
     parts |= {path: value[:SHORT] for path, value in files.items() if not path.startswith("inputs/")}
     # the names of parents hold their keys: without them, what is left is the layer's own text

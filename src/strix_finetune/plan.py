@@ -70,54 +70,43 @@ def tags_of(layer: Keyed, stack: Stack) -> tuple[str, ...]:
 
 
 def make_plan(
-    stack: Stack, layers: Iterable[Keyed], selected: Iterable[str], images: Iterable[Image], *, rebuild: bool = False
+    stack: Stack, layers: Iterable[Keyed], wanted: Iterable[str], images: Iterable[Image], *, rebuild: bool = False
 ) -> Plan:
-    """Plan the selected layers and what they are made of.
+    """Plan the wanted layers and what they are made of.
 
-    A layer that exists under its key needs none of its parents; `rebuild` builds the selected layers regardless.
+    A layer that exists under its key needs none of its parents; `rebuild` builds the wanted layers regardless.
     """
     keyed = {layer.name: layer for layer in layers}
-    chosen = set(selected)
+    asked = set(wanted)
     by_tag = {tag: image for image in images for tag in image.tags}
     actions: dict[str, Action] = {}
-    needed = {name for name in chosen if _is_wanted(name, stack, chosen)}
+    needed = set(asked)
     # children first: whether a parent is needed depends on them
     for node in reversed(stack.nodes):
         layer = keyed[node.name]
-        if node.name not in needed:
-            actions[node.name] = NotNeeded()
-            continue
         tags = tags_of(layer, stack)
         image = by_tag.get(tags[0])
-        if image and image.labels.get(names.KEY) == layer.key and not (rebuild and node.name in chosen):
-            lost = tuple(tag for tag in tags[1:] if tag not in by_tag or by_tag[tag].id != image.id)
-            actions[node.name] = Reuse(image.id, lost)
-            continue
-        previous = by_tag.get(names.moving_ref(node.name, stack.target.id))
-        reason = "asked for" if image and rebuild else why(layer, previous)
-        actions[node.name] = Build(reason)
-        needed.update(node.needs)
+        good = image if image and image.labels.get(names.KEY) == layer.key else None
+        if good and not (rebuild and node.name in asked):
+            lost = tuple(tag for tag in tags[1:] if tag not in by_tag or by_tag[tag].id != good.id)
+            actions[node.name] = Reuse(good.id, lost if node.name in needed else ())
+        elif node.name in needed:
+            previous = by_tag.get(names.moving_ref(node.name, stack.target.id))
+            actions[node.name] = Build("rebuild, asked for" if good else why(layer, previous))
+            needed.update(node.needs)
+        else:
+            actions[node.name] = NotNeeded()
     return Plan(
         stack,
         tuple(Step(keyed[node.name], actions[node.name], tags_of(keyed[node.name], stack)) for node in stack.nodes),
     )
 
 
-def _is_wanted(name: str, stack: Stack, chosen: set[str]) -> bool:
-    """A builder is wanted for its own sake only when nothing else was chosen; the image layers always are."""
-    if stack.node(name).layer.spec.role == "image":
-        return True
-    return not any(name in stack.node(other).builders for other in chosen)
-
-
 def why(layer: Keyed, previous: Image | None) -> str:
     """The reason of a rebuild in a few words: the difference between what was and what is."""
     if previous is None:
         return "build, no image of it yet"
-    try:
-        before: Mapping[str, str] = json.loads(previous.labels.get(names.PARTS, "{}"))
-    except ValueError:
-        before = {}
+    before = _parts(previous)
     if not before:
         return "rebuild, the present image does not say what it is made of"
     changes = list(differences(before, layer.parts))
@@ -127,6 +116,16 @@ def why(layer: Keyed, previous: Image | None) -> str:
     return f"rebuild, {shown}" + (f" and {len(changes) - 3} more" if len(changes) > 3 else "")
 
 
+def _parts(image: Image) -> Mapping[str, str]:
+    """What the label says, empty when somebody wrote something else into it."""
+    try:
+        value = json.loads(image.labels.get(names.PARTS, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    good = isinstance(value, dict) and all(isinstance(part, str) for part in value.values())
+    return value if good else {}
+
+
 def differences(before: Mapping[str, str], after: Mapping[str, str]) -> Iterable[str]:
     """What changed, the most telling first; a Dockerfile that only follows its inputs is not named."""
     told = False
@@ -134,12 +133,15 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> Iterable
         old, new = before.get(name), after.get(name)
         if old == new or (name == "Dockerfile" and told):
             continue
+        appears = old is None or new is None
         told = told or name.split(" ")[0] in ("apt", "pip", "archive", "image", "suite", "var")
+        told = told or (appears and name.startswith(("patches/", "parent ", "builder ")))
         yield _change(name, old, new)
 
 
 def _rank(name: str) -> tuple[int, str]:
-    order = ("patches/", "apt ", "pip ", "archive ", "image", "suite", "var ", "files/", "python/", "data/", "parent ")
+    order = ("patches/", "apt ", "pip ", "archive ", "image", "suite", "var ", "files/", "python/", "data/")
+    order += ("parent ", "builder ")
     for number, prefix in enumerate(order):
         if name.startswith(prefix):
             return number, name
@@ -150,6 +152,8 @@ def _change(name: str, old: str | None, new: str | None) -> str:
     kind, _, rest = name.partition(" ")
     if kind == "parent":
         return f"parent {rest} changed" if old and new else f"parent is {rest} now" if new else f"no more on {rest}"
+    if kind == "builder":
+        return f"builder {rest} {'changed' if old and new else 'added' if new else 'removed'}"
     if kind in ("apt", "suite", "image", "var", "archive"):
         label = rest or kind
         return f"{label} {old or 'none'} → {new or 'none'}"

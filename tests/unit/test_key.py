@@ -150,7 +150,7 @@ def test_parts_name_what_is_in_a_layer(chain: Images) -> None:
     }
     assert layers["torch"].parts["apt python3-torch"] == "2.14.1-1"
     assert layers["torch"].parts["parent rccl"] == layers["rccl"].key[:12]
-    assert set(layers["rccl"].parts) >= {"parent base", "parent devel", "patches/0001-a.patch", "patches/0002-x.patch"}
+    assert set(layers["rccl"].parts) >= {"parent base", "builder devel", "patches/0001-a.patch", "patches/0002-x.patch"}
 
 
 def test_a_dockerfile_that_only_follows_its_parent_is_no_part_that_changed(chain: Images) -> None:
