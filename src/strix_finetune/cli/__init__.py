@@ -89,7 +89,23 @@ def run(arguments: list[str]) -> int:
         what = f"{error.filename}: " if error.filename else ""
         print(f"error: {what}{(error.strerror or str(error)).lower()}", file=sys.stderr)
         return 1
+    except Exception as error:  # noqa: BLE001 (a fault of ours: people get a sentence, and we get the traceback)
+        return _our_fault(error)
     return result if isinstance(result, int) else 0
+
+
+def _our_fault(error: Exception) -> int:
+    import tempfile
+    import traceback
+
+    with tempfile.NamedTemporaryFile("w", prefix="strix-finetune-", suffix=".txt", delete=False) as stream:
+        traceback.print_exception(error, file=stream)
+    print(
+        f"error: a fault in strix-finetune itself ({type(error).__name__}: {error}); "
+        f"please report it with {stream.name}",
+        file=sys.stderr,
+    )
+    return 1
 
 
 def _interrupted() -> int:

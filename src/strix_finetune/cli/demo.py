@@ -55,7 +55,7 @@ def _report(run: Path, options: Options, times: list[tuple[str, float]]) -> int:
     from strix_finetune.errors import WorkError
 
     report = json.loads((run / "report.json").read_text("utf-8"))
-    after, before, total = report["answers"]["after"], report["answers"]["before"], report["answers"]["total"]
+    before, after, total = (report["questions"][name] for name in ("before", "after", "of"))
     click.echo(f"\nheld-out questions answered right: {before} of {total} before, {after} of {total} after")
     click.echo(f"loss curve: {run / 'loss.png'}")
     click.echo(f"adapter:    {run / 'adapter'}\n")
