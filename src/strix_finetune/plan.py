@@ -140,8 +140,8 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> Iterable
 
 
 def _rank(name: str) -> tuple[int, str]:
-    order = ("patches/", "apt ", "pip ", "archive ", "image", "suite", "var ", "files/", "python/", "data/")
-    order += ("parent ", "builder ")
+    inputs = ("patches/", "apt ", "pip ", "archive ", "image", "suite", "var ", "files/", "python/", "data/")
+    order = (*inputs, "parent ", "builder ")
     for number, prefix in enumerate(order):
         if name.startswith(prefix):
             return number, name
