@@ -1,0 +1,27 @@
+"""A checkout as a stranger has it: a fresh clone and an empty home."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.e2e.stranger import Stranger
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Stranger:
+    """A clone of what is committed. Uncommitted changes are not in it, as they would not be for anybody."""
+    place = tmp_path_factory.mktemp("stranger")
+    home = place / "home"
+    home.mkdir()
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(place / "clone")], check=True)
+    return Stranger(place / "clone", home)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(item.path).parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.e2e)
