@@ -90,6 +90,13 @@ def test_an_engine_that_goes_away_is_named() -> None:
         raise requests.exceptions.ChunkedEncodingError("Connection broken: IncompleteRead(0 bytes read)")
 
 
+def test_a_file_of_ours_that_cannot_be_read_is_not_the_socket() -> None:
+    with pytest.raises(EngineError) as caught, engine_errors("push x", "unix:///s"):
+        raise PermissionError(13, "Permission denied", "/home/x/.docker/config.json")
+    assert not isinstance(caught.value, EngineUnavailable)
+    assert "/home/x/.docker/config.json" in str(caught.value)
+
+
 def test_our_own_mistakes_are_not_blamed_on_the_engine() -> None:
     with pytest.raises(KeyError), engine_errors("x", "unix:///s"):
         raise KeyError("ours")

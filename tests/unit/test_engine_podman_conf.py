@@ -18,7 +18,7 @@ def host(
     unified: bool = True,
     systemd: bool = True,
     files: tuple[str, ...] = ("usr/libexec/podman/catatonit", "usr/lib/podman/netavark"),
-    programs: tuple[str, ...] = ("crun", "runc"),
+    programs: tuple[str, ...] = ("crun", "runc", "slirp4netns"),
 ) -> HostFacts:
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/status").write_text(f"Name:\tx\nCapEff:\t{caps}\n")
@@ -69,7 +69,13 @@ def test_another_static_init_stands_in_for_podman_s_own(tmp_path: Path) -> None:
     assert tomllib.loads(configuration(facts, root=True)) == {"containers": table, "engine": table}
 
 
-def test_without_anything_that_makes_a_bridge_root_s_containers_use_the_host_s_network(tmp_path: Path) -> None:
-    facts = host(tmp_path, files=("usr/libexec/podman/catatonit",))
+def test_without_anything_that_makes_a_network_containers_use_the_host_s(tmp_path: Path) -> None:
+    facts = host(tmp_path, files=("usr/libexec/podman/catatonit",), programs=("crun",))
     assert tomllib.loads(configuration(facts, root=True)) == {"containers": {"netns": "host"}}
+    assert tomllib.loads(configuration(facts, root=False)) == {"containers": {"netns": "host"}}
+
+
+def test_root_needs_a_bridge_and_a_user_needs_none(tmp_path: Path) -> None:
+    facts = host(tmp_path, files=("usr/libexec/podman/catatonit",))
     assert configuration(facts, root=False) == ""
+    assert "netns" in configuration(facts, root=True)

@@ -29,12 +29,15 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     """A function that serves an engine's /version and /info on a socket in tmp_path, and returns its path."""
     servers: list[socketserver.ThreadingUnixStreamServer] = []
 
-    def start(name: str, version: dict[str, Any], options: tuple[str, ...] = ()) -> str:
+    def start(
+        name: str, version: dict[str, Any], options: tuple[str, ...] = (), info: dict[str, Any] | None = None
+    ) -> str:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                body = json.dumps(version if self.path.endswith("/version") else {"SecurityOptions": options}).encode()
+                answer = version if self.path.endswith("/version") else {"SecurityOptions": options, **(info or {})}
+                body = json.dumps(answer).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
@@ -73,6 +76,13 @@ def test_docker_host_is_taken_and_asked_what_it_is(serve: Serve) -> None:
     engine = connect("auto", {"DOCKER_HOST": url})
     assert (engine.info.kind, engine.info.version, engine.info.url) == ("podman", "5.2", url)
     assert engine.info.rootless
+    engine.close()
+
+
+@pytest.mark.parametrize("rootless", [True, False])
+def test_podman_s_own_word_for_rootless(serve: Serve, rootless: bool) -> None:
+    engine = connect("auto", {"DOCKER_HOST": f"unix://{serve('a.sock', PODMAN, info={'Rootless': rootless})}"})
+    assert engine.info.rootless is rootless
     engine.close()
 
 

@@ -196,10 +196,17 @@ def is_transport(error: BaseException) -> bool:
     return module in ("docker", "requests", "urllib3", "http") or isinstance(error, OSError)
 
 
+def _is_local(error: BaseException) -> bool:
+    """A file of ours that could not be read is no fault of the connection."""
+    return type(error).__module__ == "builtins" and not isinstance(error, ConnectionError | TimeoutError)
+
+
 def explain(error: BaseException, doing: str, url: str) -> EngineError:
     """The sentence for a request that failed."""
     if getattr(error, "response", None) is not None:
         return EngineError(Problem(f"could not {doing}: {engine_words(error)}"))
+    if _is_local(error):
+        return EngineError(Problem(f"could not {doing}: {one_line(str(error))}"))
     gone = unreachable(url, error)
     if gone is not None:
         return EngineUnavailable(

@@ -32,6 +32,7 @@ _BRIDGES = tuple(
     for program in ("netavark", "bridge")
 )
 _MAX_SOCKET_PATH = 107
+_VAR_TMP = Path("/var/tmp")
 
 # $1 the private folder, the rest Podman's command line. Standard input is the listening socket, standard output
 # the reading end of a pipe that only the driver can write to: it ends when the driver does. `exec` keeps the
@@ -71,7 +72,8 @@ class HostFacts:
     """What decides Podman's configuration.
 
     `runtimes`: OCI runtimes on the PATH. `own_init`: Podman's own init program is there; `init`: the path of another
-    one that is static, as it must be. `bridge`: there is something that makes a container network.
+    one that is static, as it must be. `bridge`, `user_network`: there is something that makes a network for root's
+    containers, for a user's.
     """
 
     unified_cgroups: bool
@@ -81,6 +83,7 @@ class HostFacts:
     own_init: bool = True
     init: str = ""
     bridge: bool = True
+    user_network: bool = True
 
     @classmethod
     def read(cls, env: Mapping[str, str], root: Path = Path("/")) -> HostFacts:
@@ -96,6 +99,7 @@ class HostFacts:
             runtimes=tuple(name for name in ("crun", "runc") if shutil.which(name, path=path)),
             own_init=any((root / place).exists() for place in _CATATONIT),
             init=next((f"/{place}" for place in _STATIC_INITS if (root / place).exists()), ""),
+            user_network=any(shutil.which(name, path=path) for name in ("slirp4netns", "pasta")),
             bridge=any((root / place).exists() for place in _BRIDGES),
         )
 
@@ -105,7 +109,7 @@ def configuration(facts: HostFacts, *, root: bool) -> str:
 
     Without unified cgroups crun fails on hybrid hosts, so runc is used with cgroupfs; without systemd its
     cgroup manager and its journal are not there; without CAP_SYS_RESOURCE Podman, as root, would
-    fail to raise limits for its containers. Where nothing makes a bridge, containers share the host's network.
+    fail to raise limits for its containers. Where nothing makes a network for containers, they share the host's.
     """
     engine: list[str] = []
     containers: list[str] = []
@@ -123,7 +127,7 @@ def configuration(facts: HostFacts, *, root: bool) -> str:
         # Podman 4 looks in one table, Podman 5 in the other.
         containers.append(f'init_path = "{facts.init}"')
         engine.append(f'init_path = "{facts.init}"')
-    if root and not facts.bridge:
+    if not (facts.bridge if root else facts.user_network):
         containers.append('netns = "host"')
     text = ""
     if containers:
@@ -163,6 +167,8 @@ class PodmanService:
         if conf and not env.get("CONTAINERS_CONF"):
             (folder / "containers.conf").write_text(conf)
             own_env["CONTAINERS_CONF"] = str(folder / "containers.conf")
+        if not env.get("TMPDIR") and _cache_of_another_user():
+            own_env["TMPDIR"] = _own_tmp()
         own_env.pop("CONTAINER_HOST", None)  # else podman would be a client of that
         own_env.pop("DOCKER_HOST", None)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -219,6 +225,23 @@ def _private_folder(env: Mapping[str, str]) -> Path:
         if parent and Path(parent).is_dir() and os.access(parent, os.W_OK) and len(parent) < _MAX_SOCKET_PATH - 40:
             return Path(tempfile.mkdtemp(prefix="strix-podman-", dir=parent))
     return Path(tempfile.mkdtemp(prefix="strix-podman-"))
+
+
+def _cache_of_another_user() -> bool:
+    """Buildah before 1.29 keeps the cache mounts of all users in one folder, which only its maker can use."""
+    try:
+        return (_VAR_TMP / "buildah-cache").stat().st_uid != os.geteuid()
+    except OSError:
+        return False
+
+
+def _own_tmp() -> str:
+    """A lasting folder of our own on the same file system."""
+    own = _VAR_TMP / f"strix-finetune-{os.geteuid()}"
+    own.mkdir(mode=0o700, exist_ok=True)
+    if own.is_symlink() or own.stat().st_uid != os.geteuid():
+        raise EngineUnavailable(Problem(f"{own} belongs to someone else", cure="set TMPDIR to a folder of your own"))
+    return str(own)
 
 
 def _program(env: Mapping[str, str]) -> str | None:

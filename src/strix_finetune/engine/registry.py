@@ -57,12 +57,19 @@ def credentials(repository: str, env: Mapping[str, str] = os.environ) -> tuple[s
         f"{env['XDG_RUNTIME_DIR']}/containers/auth.json" if env.get("XDG_RUNTIME_DIR") else None,
         f"/run/containers/{os.geteuid()}/auth.json",
     ]
-    for name in [*(file for file in files if file and Path(file).is_file()), None]:
+    for name in [*(file for file in files if file and _readable(file)), None]:
         config = auth.load_config(name)
         found = auth.resolve_authconfig(config, host)
         if found and found.get("username"):
             return str(found["username"]), str(found.get("password") or "")
     return None
+
+
+def _readable(path: str) -> bool:
+    try:
+        return Path(path).is_file() and os.access(path, os.R_OK)
+    except OSError:  # a folder of another user's
+        return False
 
 
 def manifest_digest(repository: str, tag: str, login: tuple[str, str] | None = None) -> str:

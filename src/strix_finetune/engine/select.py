@@ -187,8 +187,9 @@ def _kind(version: Mapping[str, Any]) -> EngineKind:
 
 
 def _rootless(api: APIClient) -> bool:
-    options = api.info().get("SecurityOptions") or ()
-    return any("rootless" in str(option) for option in options)
+    facts: dict[str, Any] = dict(api.info())
+    # Docker says it among its security options, Podman in a field of its own.
+    return bool(facts.get("Rootless")) or "name=rootless" in (facts.get("SecurityOptions") or ())
 
 
 def _context_address(env: Mapping[str, str]) -> Address | None:
