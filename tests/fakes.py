@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from strix_finetune import names
 from strix_finetune.engine.base import (
@@ -133,3 +136,26 @@ def layer_of(ref: str) -> str:
 
 def inside(path: str) -> str:
     return f"{HOME}/{path}"
+
+
+def run_here(folder: Path) -> Callable[[RunRequest, Callable[[bytes], None]], RunResult]:
+    """Run a request as processes of this machine, with `folder` in the place of /."""
+
+    def run(request: RunRequest, on_output: Callable[[bytes], None]) -> RunResult:
+        for path, content in request.files.items():
+            file = folder / path.lstrip("/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+            file.chmod(0o755)
+        command = [word.replace(HOME, f"{folder}{HOME}") for word in request.command]
+        env = {"PATH": os.environ["PATH"]} | {k: v.replace(HOME, f"{folder}{HOME}") for k, v in request.env.items()}
+        with subprocess.Popen(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder
+        ) as process:
+            assert process.stdout
+            while piece := os.read(process.stdout.fileno(), 7):
+                on_output(piece)
+        code = process.returncode
+        return RunResult(code if code >= 0 else 128 - code)
+
+    return run

@@ -5,17 +5,32 @@ A failed layer stops its children only. Events go out, nothing is printed here.
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 
 from strix_finetune.engine.base import BuildEvent, BuildRequest, Engine, StepDone, StepLog, StepStarted
-from strix_finetune.errors import BuildFailed, Problem, SmokeFailed, StrixError
-from strix_finetune.events import Emit, Finished, LayerDone, LayerStarted, SmokeResult, StepOutput, StepProgress
+from strix_finetune.errors import BuildFailed, EngineError, Problem, SmokeFailed, StrixError, WorkError
+from strix_finetune.events import (
+    Emit,
+    Event,
+    Finished,
+    LayerDone,
+    LayerStarted,
+    Notice,
+    SmokeResult,
+    StepOutput,
+    StepProgress,
+)
 from strix_finetune.plan import Build, NotNeeded, Plan, Reuse, Step
 from strix_finetune.tags import move_tags
+
+# seconds that an interrupted build has to take its container away
+GRACE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,42 +78,100 @@ def execute(plan: Plan, engine: Engine, work: Work, emit: Emit, *, jobs: int = 2
     began = time.monotonic()
     outcomes: dict[str, Outcome] = {}
     waiting = {step.name: step for step in plan.builds}
-    for step in plan.steps:
-        if isinstance(step.action, Reuse):
-            if step.action.names_lost:
-                move_tags(engine, step.action.image, step.action.names_lost)
-            outcomes[step.name] = Reused(step.action.image)
-    stop = threading.Event()
-    running: dict[Future[Outcome], Step] = {}
-    pool = ThreadPoolExecutor(max_workers=max(1, jobs), thread_name_prefix="build")
+    crew = _Crew(engine, work, emit)
     try:
-        while waiting or running:
-            for step in [step for step in waiting.values() if not _pending(step, plan, waiting, running)]:
-                del waiting[step.name]
+        for step in plan.steps:
+            if isinstance(step.action, Reuse):
+                outcomes[step.name] = _reuse(step, step.action, engine, emit)
+        while waiting or crew.busy:
+            for step in [step for step in waiting.values() if not _pending(step, plan, {*waiting, *crew.busy})]:
                 culprit = _failed_need(step, outcomes)
                 if culprit:
                     outcomes[step.name] = Blocked(culprit)
                     emit(LayerDone(step.name, "blocked", 0.0, message=f"not tried, '{culprit}' failed"))
+                elif len(crew.busy) < max(1, jobs):
+                    crew.start(step)
                 else:
-                    running[pool.submit(_one, step, engine, work, emit, stop)] = step
-            if running:
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    outcomes[running.pop(future).name] = future.result()
+                    continue
+                del waiting[step.name]
+            if crew.busy:
+                name, outcome = crew.next()
+                outcomes[name] = outcome
     except BaseException:
-        # the engine cancels a build whose connection is closed
-        stop.set()
-        engine.close()
-        pool.shutdown(wait=False, cancel_futures=True)
+        crew.stop()
         raise
-    pool.shutdown()
     emit(_summary(plan, outcomes, time.monotonic() - began))
     return outcomes
 
 
-def _pending(step: Step, plan: Plan, waiting: Mapping[str, Step], running: Mapping[Future[Outcome], Step]) -> bool:
-    busy = {*waiting, *(item.name for item in running.values())}
-    return any(name in busy for name in plan.stack.node(step.name).needs)
+class _Crew:
+    """The threads that build, one a layer. They are daemons: an interrupted driver does not wait for a silent build,
+    and the engine cancels a build whose connection is gone."""
+
+    def __init__(self, engine: Engine, work: Work, emit: Emit) -> None:
+        self._engine, self._work, self._emit = engine, work, emit
+        self._stop = threading.Event()
+        self._results: SimpleQueue[tuple[str, Outcome | BaseException]] = SimpleQueue()
+        self.busy: dict[str, threading.Thread] = {}
+
+    def start(self, step: Step) -> None:
+        thread = threading.Thread(target=self._run, args=(step,), name=f"build {step.name}", daemon=True)
+        self.busy[step.name] = thread
+        thread.start()
+
+    def next(self) -> tuple[str, Outcome]:
+        """Wait for one layer to end. Raises what is no fault of the layer (a bug, a view that cannot be written to)."""
+        while True:
+            # an interrupt that comes just before an endless wait would not be seen before its end
+            with suppress(Empty):
+                name, result = self._results.get(timeout=0.2)
+                break
+        self.busy.pop(name).join()
+        if isinstance(result, BaseException):
+            raise result
+        return name, result
+
+    def stop(self) -> None:
+        """Let the threads end, but not for long."""
+        self._stop.set()
+        self._engine.close()
+        until = time.monotonic() + GRACE
+        for thread in self.busy.values():
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def _run(self, step: Step) -> None:
+        result: Outcome | BaseException
+        try:
+            result = _one(step, self._engine, self._work, self._forward, self._check)
+        except BaseException as error:  # noqa: BLE001 (next() raises it again)
+            result = error
+        self._results.put((step.name, result))
+
+    def _forward(self, event: Event) -> None:
+        self._check()
+        self._emit(event)
+
+    def _check(self) -> None:
+        """End the thread in the middle of what it does."""
+        if self._stop.is_set():
+            raise _Stopped
+
+
+class _Stopped(Exception):
+    """The driver was interrupted: nothing more is said or tagged."""
+
+
+def _reuse(step: Step, action: Reuse, engine: Engine, emit: Emit) -> Outcome:
+    try:
+        move_tags(engine, action.image, action.names_lost)
+    except StrixError as error:
+        emit(LayerDone(step.name, "failed", 0.0, message=str(error)))
+        return Failed(error, 0.0)
+    return Reused(action.image)
+
+
+def _pending(step: Step, plan: Plan, unfinished: Set[str]) -> bool:
+    return any(name in unfinished for name in plan.stack.node(step.name).needs)
 
 
 def _failed_need(step: Step, outcomes: Mapping[str, Outcome]) -> str:
@@ -112,30 +185,62 @@ def _failed_need(step: Step, outcomes: Mapping[str, Outcome]) -> str:
     return ""
 
 
-def _one(step: Step, engine: Engine, work: Work, emit: Emit, stop: threading.Event) -> Outcome:
+def _one(step: Step, engine: Engine, work: Work, emit: Emit, check: Callable[[], None]) -> Outcome:
+    """Build, test and tag one layer. `check` raises when the driver was interrupted: no name moves after that."""
     assert isinstance(step.action, Build)
     began = time.monotonic()
     emit(LayerStarted(step.name, step.action.reason, work.log_path(step)))
     image = ""
     try:
-        request = work.request(step)
-        try:
-            image = engine.build(request, _forward(step.name, emit))
-        except BuildFailed as error:
-            raise _located(error, step) from error
-        smoke = work.smoke(step, image, emit)
+        with _disk_faults(step.name):
+            request = work.request(step)
+            try:
+                image = engine.build(request, _forward(step.name, emit))
+            except BuildFailed as error:
+                raise _located(error, step) from error
+            smoke = work.smoke(step, image, emit)
+        check()
         move_tags(engine, image, step.tags)
-        size = next((held.size for held in [engine.image(image)] if held), 0)
     except StrixError as error:
-        if image and not stop.is_set():
-            engine.remove(image)
+        if image:
+            _discard(image, step.name, engine, emit)
         seconds = time.monotonic() - began
         tail = error.log_tail if isinstance(error, BuildFailed | SmokeFailed) else ()
         emit(LayerDone(step.name, "failed", seconds, message=str(error), log_tail=tail))
         return Failed(error, seconds)
     seconds = time.monotonic() - began
-    emit(LayerDone(step.name, "built", seconds, image=image, size=size))
+    emit(LayerDone(step.name, "built", seconds, image=image, size=_size(image, engine)))
     return Built(image, seconds, smoke)
+
+
+@contextmanager
+def _disk_faults(layer: str) -> Iterator[None]:
+    """A full disk or a file that vanished is this layer's failure and no other's."""
+    try:
+        yield
+    except BrokenPipeError:
+        # nobody reads what we say: that is no fault of a layer
+        raise
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        what = (error.strerror or str(error)).lower()
+        cure = "free some space and build again" if error.errno == errno.ENOSPC else "build again"
+        raise WorkError(Problem(f"'{layer}' could not be built: {where}{what}", cure=cure)) from error
+
+
+def _discard(image: str, layer: str, engine: Engine, emit: Emit) -> None:
+    try:
+        engine.remove(image)
+    except EngineError as error:
+        emit(Notice(f"{layer}: the image {image} is left over: {error}"))
+
+
+def _size(image: str, engine: Engine) -> int:
+    """In bytes; a number to show, so 0 rather than a failure when the engine does not say it."""
+    with suppress(EngineError):
+        held = engine.image(image)
+        return held.size if held else 0
+    return 0
 
 
 def _located(error: BuildFailed, step: Step) -> BuildFailed:

@@ -7,11 +7,12 @@ each with its own time limit and frames its output by a record separator, so tha
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from strix_finetune.engine.base import Engine, RunRequest
+from strix_finetune.engine.base import Engine, RunRequest, RunResult
 from strix_finetune.errors import Problem, SmokeFailed
 from strix_finetune.events import Emit, SmokeResult, StepOutput
 from strix_finetune.model import Stack
@@ -21,18 +22,29 @@ from strix_finetune.signals import describe_exit
 HOME = "/run/strix-smoke"
 NOT_RUN = 77
 TIMED_OUT = 124
+KILLED = 137
 TAIL = 40
+# a longer line without an end is cut: a test may print a progress bar for an hour
+LONGEST_LINE = 1 << 16
 
+# Frames bear a number of this one run, so that nothing a test prints is taken for one. A test that does not end at its
+# time is killed, since it may ignore the polite signal.
 _RUNNER = b"""#!/bin/sh
-# arguments: FILE=SECONDS ...; each test's output stands between two framed lines
-for item in "$@"; do
-  file=${item%=*}
-  printf '\\036begin %s\\n' "$file"
-  timeout "${item##*=}" "$file" </dev/null 2>&1
-  printf '\\n\\036end %s %s\\n' "$file" "$?"
+# arguments: MARK, then SECONDS FILE for each test; each test's output stands between two framed lines
+mark=$1; shift
+number=0
+# the shell's own words about a crash are no output of the test
+exec 2>/dev/null
+while [ $# -gt 1 ]; do
+  printf '\\n\\036%s begin %s\\n' "$mark" "$number"
+  began=$(date +%s)
+  (exec timeout -k 5 "$1" "$2" </dev/null 2>&1)
+  code=$?
+  printf '\\n\\036%s end %s %s %s\\n' "$mark" "$number" "$code" "$(($(date +%s) - began))"
+  number=$((number + 1))
+  shift 2
 done
 """
-_FRAME = re.compile(r"^\x1e(begin|end) (\S+)(?: (\d+))?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +57,28 @@ class Test:
 
     @property
     def name(self) -> str:
-        return f"{self.owner}/{Path(self.spec.file).name}"
+        """What people see. Two tests of one layer may have the same file name in different folders."""
+        return f"{self.owner}/{self.spec.file.removeprefix('smoke/')}"
 
     @property
     def inside(self) -> str:
-        return f"{HOME}/{self.owner}/{Path(self.spec.file).name}"
+        return f"{HOME}/tests/{self.owner}/{self.spec.file}"
 
 
 def tests_for(stack: Stack, layer: str) -> tuple[Test, ...]:
-    """The tests of a layer, those of its ancestors first (only the ones that they hand down)."""
+    """The tests of a layer, those of its ancestors first (only the ones that they hand down).
+
+    A builder has its own alone: what is handed down is about images that people use.
+    """
     found: list[Test] = []
+    builder = stack.node(layer).layer.spec.role == "builder"
     name: str | None = layer
     while name:
         node = stack.node(name)
         own = [
             Test(name, spec, node.layer.folder / spec.file)
             for spec in node.layer.spec.smoke
-            if name == layer or spec.scope == "descendants"
+            if name == layer or (spec.scope == "descendants" and not builder)
         ]
         found = own + found
         name = node.parent
@@ -89,75 +106,91 @@ def run_tests(
         SmokeResult(layer, test.name, "device", "not-run", "no AMD GPU on this machine (/dev/kfd is missing)")
         for test in skipped
     ]
-    tails: dict[str, list[str]] = {}
+    tails: dict[str, Sequence[str]] = {}
     for kind in ("static", "device"):
         group = [test for test in wanted if test.spec.kind == kind]
         if not group:
             continue
-        reader = _Reader(layer, emit)
+        mark = secrets.token_hex(8)
+        reader = _Reader(layer, emit, mark)
         files = {f"{HOME}/run": _RUNNER}
         files |= {test.inside: test.file.read_bytes() for test in group}
         files |= {f"{HOME}/{name}": content for name, content in facts.items()}
         ended = engine.run(
             RunRequest(
                 image=image,
-                command=(f"{HOME}/run", *(f"{test.inside}={test.spec.timeout}" for test in group)),
+                command=(f"{HOME}/run", mark, *(word for t in group for word in (str(t.spec.timeout), t.inside))),
                 env={**env, "STRIX_SMOKE": HOME},
                 files=files,
                 devices=devices if kind == "device" else (),
                 group_add=groups if kind == "device" else (),
                 network="none",
-                timeout=sum(test.spec.timeout for test in group) + 60,
+                timeout=sum(test.spec.timeout + 10 for test in group) + 60,
             ),
             reader.feed,
         )
         reader.end()
-        tails |= reader.outputs
-        for test in group:
-            code = reader.codes.get(test.inside)
-            results.append(_result(layer, test, code, reader.outputs.get(test.inside, []), ended.exit_code))
+        for number, test in enumerate(group):
+            tails[test.name] = reader.outputs.get(number, [])
+            results.append(_result(layer, test, reader.ends.get(number), tails[test.name], ended))
     for result in results:
         emit(result)
     failed = [result for result in results if result.state == "failed"]
     if failed:
-        inside = next(test.inside for test in wanted if test.name == failed[0].test)
         more = f" ({len(failed) - 1} more failed)" if len(failed) > 1 else ""
         problem = Problem(
             f"smoke test {failed[0].test} of '{layer}' failed: {failed[0].detail}{more}",
             cure="no tag was moved; the log of the layer has the whole output",
         )
-        raise SmokeFailed(problem, log_tail=tails.get(inside, [])[-TAIL:])
+        raise SmokeFailed(problem, log_tail=tails[failed[0].test][-TAIL:])
     return tuple(results)
 
 
-def _result(layer: str, test: Test, code: int | None, output: list[str], container_code: int) -> SmokeResult:
+def _result(
+    layer: str, test: Test, end: tuple[int, int] | None, output: Sequence[str], ended: RunResult
+) -> SmokeResult:
+    """`end`: exit code and seconds of the test, None when the runner ended before it."""
     last = next((line for line in reversed(output) if line.strip()), "")
+    if end is None:
+        detail = f"the test runner ended before it ({_words(ended)})"
+        return SmokeResult(layer, test.name, test.spec.kind, "failed", detail)
+    code, seconds = end
     if code == 0:
         return SmokeResult(layer, test.name, test.spec.kind, "passed", last)
     if code == NOT_RUN:
         return SmokeResult(layer, test.name, test.spec.kind, "not-run", last or "the test says that it cannot run here")
-    if code is None:
-        detail = f"the test runner ended before it ({describe_exit(container_code)})"
-    elif code == TIMED_OUT:
+    # whole seconds: one may be lost between two readings of the clock
+    if code in (TIMED_OUT, KILLED) and seconds >= test.spec.timeout - 1:
         detail = f"not done after {test.spec.timeout} s"
     else:
         detail = describe_exit(code) + (f": {last}" if last else "")
     return SmokeResult(layer, test.name, test.spec.kind, "failed", detail)
 
 
-class _Reader:
-    """Takes the runner's output apart, line by line, as it comes."""
+def _words(ended: RunResult) -> str:
+    if ended.timed_out:
+        return "it was stopped for taking too long"
+    return "out of memory" if ended.out_of_memory else describe_exit(ended.exit_code)
 
-    def __init__(self, layer: str, emit: Emit) -> None:
+
+class _Reader:
+    """Takes the runner's output apart, line by line, as it comes. Tests are known by their number."""
+
+    def __init__(self, layer: str, emit: Emit, mark: str) -> None:
         self._layer = layer
         self._emit = emit
+        # a process that a test left behind may have printed the beginning of the line
+        self._frame = re.compile(rf"(.*)\x1e{mark} (?:begin (\d+)|end (\d+) (\d+) (\d+))")
         self._rest = b""
-        self._current = ""
-        self.codes: dict[str, int] = {}
-        self.outputs: dict[str, list[str]] = {}
+        self._current: int | None = None
+        self.ends: dict[int, tuple[int, int]] = {}
+        self.outputs: dict[int, list[str]] = {}
 
     def feed(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LONGEST_LINE:
+            lines.append(self._rest)
+            self._rest = b""
         for line in lines:
             self._line(line.decode("utf-8", "replace").rstrip("\r"))
 
@@ -167,18 +200,26 @@ class _Reader:
             self._rest = b""
 
     def _line(self, line: str) -> None:
-        frame = _FRAME.match(line)
+        frame = self._frame.fullmatch(line)
         if frame is None:
-            if self._current and (line or self.outputs[self._current]):
-                self.outputs[self._current].append(line)
-                del self.outputs[self._current][: -5 * TAIL]
-            if line:
-                self._emit(StepOutput(self._layer, line))
+            self._text(line)
             return
-        kind, test, code = frame.groups()
-        if kind == "begin":
-            self._current = test
-            self.outputs[test] = []
-        else:
-            self.codes[test] = int(code or 0)
-            self._current = ""
+        before, begin, end, code, seconds = frame.groups()
+        if before:
+            self._text(before)
+        if begin is not None:
+            self._current = int(begin)
+            self.outputs[self._current] = []
+            return
+        self.ends[int(end)] = int(code), int(seconds)
+        output = self.outputs.get(int(end), [])
+        while output and not output[-1].strip():
+            output.pop()
+        self._current = None
+
+    def _text(self, line: str) -> None:
+        if self._current is not None and (line or self.outputs[self._current]):
+            self.outputs[self._current].append(line)
+            del self.outputs[self._current][: -5 * TAIL]
+        if line:
+            self._emit(StepOutput(self._layer, line))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from strix_finetune.engine.base import Engine
-from strix_finetune.errors import EngineError
+from strix_finetune.errors import EngineError, Problem
 
 
 def move_tags(engine: Engine, image: str, tags: Sequence[str]) -> None:
@@ -17,12 +17,21 @@ def move_tags(engine: Engine, image: str, tags: Sequence[str]) -> None:
             before[tag] = held.id if held else None
             engine.tag(image, tag)
     except BaseException as error:
-        for tag, old in reversed(before.items()):
-            try:
-                if old is None:
-                    engine.untag(tag)
-                else:
-                    engine.tag(old, tag)
-            except EngineError as second:
-                error.add_note(f"{tag} could not be put back: {second}")
+        left = _put_back(engine, before)
+        if left and isinstance(error, EngineError):
+            raise EngineError([*error.problems, *left]) from error
         raise
+
+
+def _put_back(engine: Engine, before: Mapping[str, str | None]) -> list[Problem]:
+    """Undo in reverse; what cannot be undone is said, not hidden."""
+    left: list[Problem] = []
+    for tag, old in reversed(list(before.items())):
+        try:
+            if old is None:
+                engine.untag(tag)
+            else:
+                engine.tag(old, tag)
+        except EngineError as error:
+            left.append(Problem(f"the name {tag} could not be put back: {error}", cure="build again"))
+    return left
