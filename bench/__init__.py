@@ -1,0 +1,1 @@
+"""Measurements, each one command: `python -m bench NAME`. Peers are measured in the same run, on the same machine."""

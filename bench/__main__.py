@@ -1,0 +1,30 @@
+"""python -m bench [noop] [edit] [size] [cold]; without names: all but cold, which takes ten minutes and needs root."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+
+from bench import cold, edit, noop, size
+
+BENCHES = {"noop": noop.main, "edit": edit.main, "size": size.main, "cold": cold.main}
+
+
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in BENCHES]
+    if unknown:
+        print(f"error: there is no measurement '{unknown[0]}'; known: {', '.join(BENCHES)}", file=sys.stderr)
+        return 2
+    load = os.getloadavg()[0]
+    print(f"{os.cpu_count()} cores, load {load:.1f}, Linux {platform.release()}, Python {platform.python_version()}")
+    if load > 1:
+        print("the machine is busy: times are upper bounds")
+    for name in names or ["noop", "edit", "size"]:
+        print(f"\n## {name}")
+        BENCHES[name]()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
