@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from strix_finetune import fast
 from strix_finetune.errors import InputError, StrixError, nearest
 
 # command → module:attribute; `strix-finetune --help` reads only the names and the texts here
@@ -65,6 +66,7 @@ def run(arguments: list[str]) -> int:
     """Run the command line and return the exit code: 0 done, 1 the work failed, 2 wrong input, 130 interrupted."""
     try:
         result = root.main(arguments, prog_name="strix-finetune", standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.Abort:
         return _interrupted()
     except KeyboardInterrupt:
@@ -82,9 +84,8 @@ def run(arguments: list[str]) -> int:
             print(f"error: {problem}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        # whoever read our output has gone: nothing is wrong
-        sys.stderr.close()
-        return 0
+        fast.silence(sys.stdout)
+        return 1
     except OSError as error:
         what = f"{error.filename}: " if error.filename else ""
         print(f"error: {what}{(error.strerror or str(error)).lower()}", file=sys.stderr)
