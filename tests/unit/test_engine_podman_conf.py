@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from strix_finetune.engine.podman_service import HostFacts, configuration
+from strix_finetune.engine.podman_conf import HostFacts, configuration
 
 ALL_CAPS = "000001ffffffffff"
 NO_SYS_RESOURCE = "000001fffeffffff"
