@@ -15,9 +15,9 @@ def main() -> int:
 
     # a terminated driver ends like an interrupted one: containers are removed, services stopped
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    from strix_finetune.cli import run
+    from strix_finetune import cli
 
-    return run(sys.argv[1:])
+    return cli.main(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -73,6 +73,9 @@ def repeat(arguments: list[str]) -> int | None:
     except BrokenPipeError:
         silence(stream_out)
         return 1
+    except ValueError:
+        # a letter that this locale cannot write; nothing was written
+        return None
     return 0
 
 

@@ -26,7 +26,7 @@ class LayerLogs:
                 path = self.path(layer)
                 if path.exists():
                     path.replace(path.with_suffix(".log.1"))
-                fresh = path.open("w", encoding="utf-8", buffering=1)
+                fresh = path.open("w", encoding="utf-8", errors="backslashreplace", buffering=1)
                 fresh.write(f"# {layer}, {time.strftime('%Y-%m-%d %H:%M:%S')}: {reason}\n")
                 self._open[layer] = fresh
             case StepProgress(layer=layer, step=step, seconds=None) if layer in self._open:

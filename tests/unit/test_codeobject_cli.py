@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from codeobject_forge import DATA, blob
 
-from strix_finetune.cli import run
+from strix_finetune.cli import main as run
 
 LIBRARY = str(DATA / "two-zstd.so")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
+import re
 import sys
 
 import click
@@ -62,7 +65,7 @@ def root() -> None:
     """Locked, layered, smoke-tested images for fine-tuning LLMs on AMD GPUs."""
 
 
-def run(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command line and return the exit code: 0 done, 1 the work failed, 2 wrong input, 130 interrupted."""
     try:
         result = root.main(arguments, prog_name="strix-finetune", standalone_mode=False)
@@ -72,9 +75,7 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _interrupted()
     except click.UsageError as error:
-        hint = f"; see '{error.ctx.command_path} --help'" if error.ctx else ""
-        message = error.format_message().rstrip(".")
-        print(f"error: {message[:1].lower()}{message[1:]}{hint}", file=sys.stderr)
+        print(_usage(error), file=sys.stderr)
         return 2
     except click.ClickException as error:
         print(f"error: {error.format_message()}", file=sys.stderr)
@@ -88,24 +89,44 @@ def run(arguments: list[str]) -> int:
         return 1
     except OSError as error:
         what = f"{error.filename}: " if error.filename else ""
-        print(f"error: {what}{(error.strerror or str(error)).lower()}", file=sys.stderr)
+        cure = "; free some space and try again" if error.errno == errno.ENOSPC else ""
+        print(f"error: {what}{(error.strerror or str(error)).lower()}{cure}", file=sys.stderr)
         return 1
     except Exception as error:  # noqa: BLE001 (a fault of ours: people get a sentence, and we get the traceback)
         return _our_fault(error)
     return result if isinstance(result, int) else 0
 
 
+def _usage(error: click.UsageError) -> str:
+    """A wrong command line in one sentence, with the nearest right word; without any command, the help."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return error.format_message()
+    message = error.format_message().rstrip(".")
+    cure = f"see '{error.ctx.command_path} --help'" if error.ctx else "see --help"
+    if isinstance(error, click.NoSuchOption):
+        message = f"there is no option '{error.option_name}'"
+        if error.ctx:
+            options = [name for item in error.ctx.command.get_params(error.ctx) for name in item.opts]
+            cure = nearest(error.option_name, [name for name in options if name.startswith("--")])
+    elif isinstance(error, click.BadParameter) and error.param and isinstance(error.param.type, click.Choice):
+        given = re.search(r"'([^']*)' is not one of", message)
+        message = f"{error.param.opts[0]} cannot be '{given[1]}'" if given else message
+        cure = nearest(given[1], [str(choice) for choice in error.param.type.choices]) if given else cure
+    return f"error: {message[:1].lower()}{message[1:]}; {cure}"
+
+
 def _our_fault(error: Exception) -> int:
     import tempfile
     import traceback
 
-    with tempfile.NamedTemporaryFile("w", prefix="strix-finetune-", suffix=".txt", delete=False) as stream:
-        traceback.print_exception(error, file=stream)
-    print(
-        f"error: a fault in strix-finetune itself ({type(error).__name__}: {error}); "
-        f"please report it with {stream.name}",
-        file=sys.stderr,
-    )
+    words = str(error).splitlines()
+    what = f"{type(error).__name__}: {words[0]}" if words else type(error).__name__
+    where = ""
+    with contextlib.suppress(OSError):
+        with tempfile.NamedTemporaryFile("w", prefix="strix-finetune-", suffix=".txt", delete=False) as stream:
+            traceback.print_exception(error, file=stream)
+        where = f" with {stream.name}"
+    print(f"error: a fault in strix-finetune itself ({what}); please report it{where}", file=sys.stderr)
     return 1
 
 

@@ -13,7 +13,8 @@ class JsonView:
         self._stream = stream
 
     def show(self, event: Event) -> None:
-        self._stream.write(json.dumps(as_json(event), ensure_ascii=False) + "\n")
+        # ASCII: a path may hold bytes that are no text, and the reader's locale may be any
+        self._stream.write(json.dumps(as_json(event)) + "\n")
         self._stream.flush()
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from strix_finetune.events import Event, LayerDone, LayerPlanned, LayerStarted, StepOutput, StepProgress
-from strix_finetune.ui.plain import plain_lines, shorten
+from strix_finetune.ui.plain import plain_lines, printable, shorten
 
 
 class LiveView:
@@ -28,16 +28,16 @@ class LiveView:
             case LayerStarted(layer=layer):
                 self._busy[layer] = (time.monotonic(), "", "")
             case StepProgress(layer=layer, step=step, seconds=None) if layer in self._busy:
-                self._busy[layer] = (self._busy[layer][0], shorten(step, 70), "")
+                self._busy[layer] = (self._busy[layer][0], shorten(printable(step), 70), "")
             case StepOutput(layer=layer, text=text) if layer in self._busy:
-                self._busy[layer] = (*self._busy[layer][:2], text)
+                self._busy[layer] = (*self._busy[layer][:2], printable(text))
             case StepProgress():
                 pass
             case _:
                 if isinstance(event, LayerDone):
                     self._busy.pop(event.layer, None)
                 for line in plain_lines(event):
-                    self._console.print(_styled(event, line))
+                    self._console.print(_styled(event, printable(line)))
 
     def close(self) -> None:
         self._live.stop()

@@ -16,6 +16,10 @@ from strix_finetune.events import (
     StepProgress,
 )
 
+# terminal sequences, and control letters but tab and line feed: what a build prints must not steer our terminal
+_CONTROL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
 MARKS = {"passed": "ok", "failed": "FAILED", "not-run": "not run"}
 
 
@@ -25,7 +29,7 @@ class PlainView:
 
     def show(self, event: Event) -> None:
         for line in plain_lines(event):
-            self._stream.write(line + "\n")
+            self._stream.write(printable(line) + "\n")
         self._stream.flush()
 
     def close(self) -> None:
@@ -58,6 +62,12 @@ def plain_lines(event: Event) -> list[str]:
         case Finished():
             return [summary(event)]
     return []
+
+
+def printable(text: str) -> str:
+    """A text as it may stand on a terminal; of a line that was written over, what was written last."""
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return "\n".join(_CONTROL.sub("", line) for line in lines)
 
 
 def summary(event: Finished) -> str:
