@@ -24,7 +24,7 @@ class Folders:
 
     @property
     def in_checkout(self) -> bool:
-        return not self.images.is_relative_to(Path(__file__).parent)
+        return not self.images.is_relative_to(Path(__file__).resolve().parent)
 
 
 def find(env: Mapping[str, str] | None = None) -> Folders:
