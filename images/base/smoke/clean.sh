@@ -23,7 +23,7 @@ fi
 for file in /etc/pip.conf /etc/uv/uv.toml /root/.config/pip /root/.config/uv /root/.pip /root/.netrc /root/.cache; do
   [ ! -e "$file" ] || fail "$file was left behind"
 done
-for folder in /mnt /media /tmp /var/lib/apt/lists /var/cache/apt /var/cache/uv; do
+for folder in /mnt /media /tmp /var/lib/apt/lists /var/cache/apt /var/cache/strix-finetune; do
   left=$(find "$folder" -mindepth 1 -type f 2> /dev/null | head -n 1)
   case "$left" in
     "" | /var/cache/apt/archives/lock | /var/lib/apt/lists/lock) ;;
