@@ -29,14 +29,15 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word of a shell command without its quotes. `offset`: where it begins; `bare`: its unquoted letters.
+    """A word of a shell command without its quotes. `offset`: where it begins.
 
-    A separator (`;`, `&`, `|`, a bracket) is a word of its own with `separates`.
+    `heredoc`: where in `text` the letters behind an unquoted << begin, or None. A separator (`;`, `&`, `|`, a bracket)
+    is a word of its own with `separates`.
     """
 
     text: str
     offset: int
-    bare: str = ""
+    heredoc: int | None = None
     separates: bool = False
 
 
@@ -97,11 +98,9 @@ def _heredocs(instruction: Instruction) -> Iterator[tuple[str, int]]:
         return
     found = words(instruction.body)
     for number, word in enumerate(found):
-        # the quotes are gone from `text`, so `bare` says whether the << stood outside of them
-        match = re.search(r"(?<!<)<<-?(?!<)", word.bare)
-        if match is None:
+        if word.heredoc is None:
             continue
-        name = word.text.split("<<", 1)[1].removeprefix("-")
+        name = word.text[word.heredoc :].removeprefix("-")
         if not name and number + 1 < len(found) and not found[number + 1].separates:
             name = found[number + 1].text
         if name:
@@ -132,7 +131,7 @@ def words(body: str) -> list[Word]:
         elif body.startswith("((", position):
             position = _past_arithmetic(body, position)
         elif char in _SEPARATORS:
-            found.append(Word(char, position, char, separates=True))
+            found.append(Word(char, position, separates=True))
             position += 1
         else:
             word, position = _word(body, position)
@@ -141,7 +140,7 @@ def words(body: str) -> list[Word]:
 
 
 def _word(body: str, start: int) -> tuple[Word, int]:
-    text, bare, position = "", "", start
+    text, heredoc, position = "", None, start
     while position < len(body) and not body[position].isspace():
         char = body[position]
         if char == "\\":
@@ -161,11 +160,16 @@ def _word(body: str, start: int) -> tuple[Word, int]:
             position = end
         elif char in _SEPARATORS:
             break
+        elif char == "<":
+            run = len(body) - position - len(body[position:].lstrip("<"))
+            text += "<" * run
+            position += run
+            # three of them take a text of one word
+            heredoc = len(text) if run == 2 and heredoc is None else heredoc
         else:
             text += char
-            bare += char
             position += 1
-    return Word(text, start, bare), position
+    return Word(text, start, heredoc), position
 
 
 def _quoted(body: str, position: int) -> tuple[str, int]:

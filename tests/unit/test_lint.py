@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strix_finetune.dockerfile import heredocs, instructions, words
@@ -157,6 +157,7 @@ def test_a_version_that_is_empty(text: str, faults: list[str]) -> None:
         "WORKDIR /",
         "ARG VERSION",
         "RUN 'unclosed",
+        "RUN a <'x'<b <\"<EOF\"",
         "RUN $(cat <(echo a)) `b` {a,b}",
     ],
 )  # fmt: skip
@@ -218,6 +219,7 @@ def test_words(body: str, expected: list[str]) -> None:
     assert [word.text for word in words(body)] == expected
 
 
+@example("<';'<")
 @given(st.text("ab \t\n\\'\"#$(){}<>=-;&|[]`,EOFRUNCPY", max_size=80))
 def test_any_text_is_checked(text: str) -> None:
     for prefix in ("", "FROM scratch\n", "FROM scratch\nRUN ", "FROM scratch\nCOPY ", "FROM scratch\nENV "):
