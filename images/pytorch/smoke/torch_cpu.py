@@ -4,6 +4,7 @@
 import sys
 import time
 from importlib.metadata import version
+from pathlib import Path
 
 started = time.monotonic()
 import torch  # noqa: E402
@@ -39,7 +40,7 @@ weight = torch.ones(3, requires_grad=True)
 check(weight.grad is not None and weight.grad.tolist() == [2.0, 8.0, 18.0], f"wrong gradient {weight.grad}")
 check(torch.distributed.is_available() and torch.distributed.is_gloo_available(), "Gloo is missing")
 # the helper of shared memory, which data loaders start
-check((__import__("pathlib").Path(torch.__file__).parent / "bin" / "torch_shm_manager").exists(), "no torch_shm_manager")
+check((Path(torch.__file__).parent / "bin" / "torch_shm_manager").exists(), "no torch_shm_manager")
 
 gpu = f"ROCm {torch.version.hip}" if torch.version.hip else "CPU only"
 print(f"torch {torch.__version__} ({gpu}): products, QR and gradients are right; import {took:.1f} s")

@@ -3,10 +3,11 @@
 
 import os
 import sys
+from pathlib import Path
 
 NOT_HERE = 77
 
-if not os.path.exists("/dev/kfd"):
+if not Path("/dev/kfd").exists():
     print("not shown: there is no /dev/kfd, so no AMD GPU in this container")
     sys.exit(NOT_HERE)
 

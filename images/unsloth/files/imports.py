@@ -5,13 +5,24 @@ import os
 
 os.environ["UNSLOTH_FORCE_CPU"] = "1"
 
-import unsloth  # noqa: E402, F401  must come before transformers
+import unsloth  # noqa: F401  must come before transformers
 
-MODULES = """
-accelerate accelerate.commands.launch bitsandbytes datasets datasets.packaged_modules.json.json gguf
-matplotlib.backends.backend_agg matplotlib.pyplot peft safetensors.torch sentencepiece torch.distributed.run trl
-""".split()
-FAMILIES = "gemma gemma2 gemma3 gpt_oss llama mistral phi3 qwen2 qwen3 qwen3_moe".split()
+MODULES = [
+    "accelerate",
+    "accelerate.commands.launch",
+    "bitsandbytes",
+    "datasets",
+    "datasets.packaged_modules.json.json",
+    "gguf",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.pyplot",
+    "peft",
+    "safetensors.torch",
+    "sentencepiece",
+    "torch.distributed.run",
+    "trl",
+]
+FAMILIES = ["gemma", "gemma2", "gemma3", "gpt_oss", "llama", "mistral", "phi3", "qwen2", "qwen3", "qwen3_moe"]
 CLASSES = {"trl": ("SFTTrainer", "SFTConfig", "DPOTrainer", "GRPOTrainer"), "transformers": ("Trainer", "pipeline")}
 
 for name in MODULES:

@@ -11,7 +11,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 lock = Path(os.environ["STRIX_SMOKE"], "locked", "pip-unsloth.txt").read_text()
-locked = {canonicalize_name(name): version for name, version in re.findall(r"^([\w.-]+)==([^\s;\\]+)", lock, re.MULTILINE)}
+locked = {
+    canonicalize_name(name): version for name, version in re.findall(r"^([\w.-]+)==([^\s;\\]+)", lock, re.MULTILINE)
+}
 if not locked:
     sys.exit("the lock names no package, so there is nothing to compare with")
 
@@ -21,7 +23,11 @@ for distribution in distributions():
     seen.setdefault(canonicalize_name(distribution.metadata["Name"]), distribution)
 inside = {name: entry.version for name, entry in seen.items() if str(entry.locate_file("")).startswith("/opt/venv/")}
 
-faults = [f"{name} is {inside.get(name, 'missing')}, locked is {locked[name]}" for name in locked if inside.get(name) != locked[name]]
+faults = [
+    f"{name} is {inside.get(name, 'missing')}, locked is {locked[name]}"
+    for name in locked
+    if inside.get(name) != locked[name]
+]
 faults += [f"{name} {inside[name]} is not in the lock" for name in inside if name not in locked]
 absent: set[str] = set()
 for name in inside:

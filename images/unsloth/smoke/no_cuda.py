@@ -1,12 +1,14 @@
 #!/opt/venv/bin/python
 """No package and no library for other makers' GPUs is in the image, and there is one torch only."""
 
-import os
 import re
 import sys
 from importlib.metadata import distributions
+from pathlib import Path
 
-PACKAGES = re.compile(r"(nvidia|cuda|cupy|pytorch-triton-xpu|intel-(sycl|opencl|cmplr))([-_.].*|$)|xformers$", re.IGNORECASE)
+PACKAGES = re.compile(
+    r"(nvidia|cuda|cupy|pytorch-triton-xpu|intel-(sycl|opencl|cmplr))([-_.].*|$)|xformers$", re.IGNORECASE
+)
 LIBRARIES = re.compile(
     r"lib(cuda|cudart|cublas\w*|cudnn\w*|cufft\w*|cufile|cupti|curand|cusolver\w*|cusparse\w*|nccl|nvrtc\w*|nvjitlink"
     r"|nvshmem\w*|nvtoolsext|nvidia-\w+|torch_cuda\w*|c10_cuda|sycl|\w+_(cuda|xpu)\d+)[-\w]*\.so(\.\d+)*$",
@@ -22,11 +24,10 @@ for distribution in distributions():
     if name.lower() == "torch":
         torches.add(str(distribution.locate_file("torch")))
 count = 0
-for root in ("/usr", "/opt"):
-    for folder, names, files in os.walk(root):
-        names[:] = [name for name in names if not os.path.islink(os.path.join(folder, name))]
+for root in (Path("/usr"), Path("/opt")):
+    for folder, _, files in root.walk():
         count += len(files)
-        found += [os.path.join(folder, file) for file in files if LIBRARIES.match(file)]
+        found += [str(folder / file) for file in files if LIBRARIES.match(file)]
 
 if found:
     sys.exit(f"made for other GPUs, and in the image all the same: {', '.join(found[:8])} ({len(found)} in all)")
