@@ -137,14 +137,15 @@ def _work_folder(part: Path) -> Iterator[Path]:
 
     /tmp may be small, and a file system mounted nodev is of no use to root's mode, which makes device nodes.
     """
-    beside = part.with_suffix(".work")
     if debian.mode() == "root" and not os.statvfs(part.parent).f_flag & os.ST_NODEV:
-        work = beside
-        work.mkdir(mode=0o711)
+        folder, mode = part.parent, 0o711
     else:
-        work = Path(tempfile.mkdtemp(prefix="strix-bootstrap-"))
-        work.chmod(0o777 | stat.S_ISVTX)
+        folder, mode = Path(tempfile.gettempdir()), 0o777 | stat.S_ISVTX
+        remove_leftovers(folder, _remove)
+    work = temporary(folder, "strix-bootstrap", "work")
+    work.mkdir(0o700)
     try:
+        work.chmod(mode)
         yield work
     finally:
         _remove(work)
@@ -156,7 +157,7 @@ def _remove(work: Path) -> None:
     if work.exists() and debian.mode() == "unshare":
         for path in work.iterdir():
             helper = [debian.mmdebstrap(), "--unshare-helper", "rm", "-rf", "--one-file-system", str(path)]
-            subprocess.run(helper, capture_output=True)
+            subprocess.run(helper, capture_output=True, check=False)
         shutil.rmtree(work, ignore_errors=True)
 
 
