@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from strix_finetune import indexes
 from strix_finetune.errors import InputError
+from strix_finetune.hostmirror import Run, host_mirror
 from strix_finetune.indexes import Indexes
 
 FOLDER = ".strix-net"
@@ -29,8 +30,6 @@ _APT_OPTION = re.compile(
     r'^(Acquire::(?:(?:http|https|ftp)::Proxy(?:::[^\s"]+)?|Retries|Check-Valid-Until|Check-Date)) "([^"]+)";$', re.I
 )
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s\"']+@")
-
-Run = Callable[[Sequence[str]], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ def collect(
     for folder in flags.wheels:
         if not folder.is_dir():
             raise InputError(f"the wheel folder {folder} does not exist", cure="name an existing folder")
-    mirror = flags.debian_mirror or env.get("STRIX_DEBIAN_MIRROR", "") or _mirror(run)
+    mirror = flags.debian_mirror or env.get("STRIX_DEBIAN_MIRROR", "") or host_mirror(run, root)
     if mirror and not re.match(r"https?://[^\s\[\]]+$", mirror):
         raise InputError(
             f"'{redact(mirror)}' cannot be the URL of a Debian mirror", cure="it begins with http:// or https://"
@@ -227,30 +226,6 @@ def _ca_bundle(env: Mapping[str, str], flags: Flags, pip_cert: str) -> Path | No
                 raise InputError(f"{name} names {value}, which is not a file", cure="correct or unset it")
             return path.resolve()
     return None
-
-
-def _mirror(run: Run) -> str:
-    """The mirror that this host's apt uses for Debian itself, or an empty string."""
-    wanted = "$(ORIGIN)|$(LABEL)|$(TRUSTED)|$(REPO_URI)"
-    for line in run(("apt-get", "indextargets", "--format", wanted, "Created-By: Packages")).splitlines():
-        origin, label, trusted, url = (*line.split("|"), "", "", "")[:4]
-        if (origin, label, trusted) != ("Debian", "Debian", "yes"):
-            continue
-        if url.startswith("mirror+file:"):
-            url = _first_of_list(Path(urlsplit(url).path.rstrip("/")))
-        if url.startswith(("http://", "https://")):
-            return url
-    return ""
-
-
-def _first_of_list(path: Path) -> str:
-    """The first mirror of a list file of apt's `mirror+file` method: the URL, then perhaps a tab and options."""
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return ""
-    words = [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
-    return next((word for word in words if word.startswith(("http://", "https://"))), "")
 
 
 def _apt_options(run: Run) -> tuple[tuple[str, str], ...]:
