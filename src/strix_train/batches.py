@@ -71,6 +71,10 @@ class Proof:
         }
 
     def take_tokens(self) -> int:
-        """Return the tokens seen since the last call."""
+        """Return the tokens that all processes together have seen since the last call."""
+        import torch
+
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(self.tokens)
         count, self.tokens = int(self.tokens), 0
         return count

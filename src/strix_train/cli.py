@@ -55,7 +55,7 @@ def run(recipe: str, settings: tuple[str, ...], dry: bool, run_dir: Path | None,
 def check(recipe: str, settings: tuple[str, ...]) -> int:
     """Check RECIPE and its data; nothing is loaded and nothing is written."""
     from strix_train import plan as plans
-    from strix_train.run import warnings
+    from strix_train.summary import warnings
 
     plan = plans.make(recipe, settings, with_backend=False)
     facts = plans.findings(plan)

@@ -61,7 +61,8 @@ class Console:
         before = self._stream
         target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            self._stream = os.fdopen(os.dup(kept[0]), "w", encoding="utf-8", errors="replace")
+            if _descriptor(before) == 1:
+                self._stream = os.fdopen(os.dup(kept[0]), "w", encoding="utf-8", errors="replace")
             self._log = log.open("a", encoding="utf-8")
             os.dup2(target, 1)
             os.dup2(target, 2)
@@ -74,7 +75,8 @@ class Console:
                 sys.stderr.flush()
                 os.dup2(kept[0], 1)
                 os.dup2(kept[1], 2)
-                self._stream.close()
+                if self._stream is not before:
+                    self._stream.close()
                 self._stream = before
                 self._log.close()
                 self._log = None
@@ -82,6 +84,14 @@ class Console:
             os.close(target)
             os.close(kept[0])
             os.close(kept[1])
+
+
+def _descriptor(stream: TextIO) -> int:
+    """Return the file descriptor behind a stream, or -1."""
+    try:
+        return stream.fileno()
+    except (OSError, ValueError):
+        return -1
 
 
 def duration(seconds: float) -> str:

@@ -30,7 +30,8 @@ def quietly() -> Iterator[None]:
         raise
     except Exception as error:
         keep = True
-        traceback.print_exc()
+        with log.open("a", encoding="utf-8") as stream:
+            traceback.print_exc(file=stream)
         text = " ".join(str(error).split())[:300]
         raise TrainError(f"{type(error).__name__}: {text}", cure=f"the traceback is in {log}") from error
     finally:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from strix_train import plan as plans
-from strix_train.console import Console, duration
+from strix_train import summary
+from strix_train.console import Console
 from strix_train.errors import InputError, Interrupted, Problem, TrainError
 from strix_train.plan import Plan
 from strix_train.runfolder import RunFolder, create, find_unfinished
@@ -24,7 +25,7 @@ def dry_run(plan: Plan, run_dir: Path | None) -> int:
 
     console = Console()
     console.line(banner(None))
-    _show_plan(console, plan)
+    summary.show_plan(console, plan)
     schedule = plan.loaded.recipe.schedule
     length = f"{schedule.steps} steps" if schedule.steps else f"{schedule.epochs:g} epochs"
     console.fact(
@@ -55,6 +56,11 @@ def _run(plan: Plan, console: Console, stopper: Any, run_dir: Path | None, resum
     from strix_train import environment
 
     began = time.monotonic()
+    recipe = plan.loaded.recipe
+    output = Path(recipe.output)
+    if resume:
+        folder = find_unfinished(run_dir, output, plan.loaded.name)
+        _same(folder, plan)
     environment.prepare(offline=plan.model.local)
     from strix_train import device as devices
 
@@ -63,17 +69,11 @@ def _run(plan: Plan, console: Console, stopper: Any, run_dir: Path | None, resum
     except ImportError as error:
         raise TrainError(f"torch does not import here: {error}", cure="use an image, or install torch") from error
     console.line(devices.banner(device))
-    recipe = plan.loaded.recipe
     precision = devices.precision(recipe.precision, device)
-    output = Path(recipe.output)
-    if resume:
-        folder = find_unfinished(run_dir, output, plan.loaded.name)
-        _same(folder, plan)
-    elif rank == 0:
-        folder = create(run_dir, output, plan.loaded.name)
-    else:
-        folder = RunFolder(Path(run_dir or output).absolute())
-    _show_plan(console, plan)
+    if not resume:
+        absolute = Path(run_dir or output).absolute()
+        folder = create(run_dir, output, plan.loaded.name) if rank == 0 else RunFolder(absolute)
+    summary.show_plan(console, plan)
     console.fact("run", str(folder.path))
     folder.reopen()
     from strix_train.backends.base import Load
@@ -94,14 +94,19 @@ def _run(plan: Plan, console: Console, stopper: Any, run_dir: Path | None, resum
             _finish(folder, rank, "interrupted", reason="stopped before a step was done")
             raise
         except TrainError as error:
-            traceback.print_exc()
+            _keep_traceback(log)
             _finish(folder, rank, "failed", reason=str(error))
             raise
         except Exception as error:
-            traceback.print_exc()
+            _keep_traceback(log)
             _finish(folder, rank, "failed", reason=f"{type(error).__name__}: {error}")
             raise explained(error, folder.log) from error
     return code
+
+
+def _keep_traceback(log: Path) -> None:
+    with log.open("a", encoding="utf-8") as stream:
+        traceback.print_exc(file=stream)
 
 
 def _finish(folder: RunFolder, rank: int, state: str, **facts: Any) -> None:
@@ -147,7 +152,7 @@ def _train(
     outcome = methods.method(plan.loaded.recipe.method)(job)
     if rank:
         return 130 if outcome.interrupted else 0
-    report = _report(plan, folder, backend, wish, outcome.facts, time.monotonic() - began)
+    report = summary.report(plan, folder, backend, wish, outcome.facts, time.monotonic() - began)
     state = "interrupted" if outcome.interrupted else "done"
     folder.write_json("report.json", {"state": state, **report})
     if outcome.interrupted:
@@ -155,78 +160,8 @@ def _train(
         console.line(f"interrupted at step {outcome.facts['steps_done']}; go on with --resume --run-dir {folder.path}")
         return 130
     folder.finish(state, seconds=report["seconds"])
-    _close(console, folder, report)
+    summary.close(console, folder, report)
     return 0
-
-
-def _report(
-    plan: Plan, folder: RunFolder, backend: Any, wish: Any, facts: dict[str, Any], seconds: float
-) -> dict[str, Any]:
-    import json
-
-    from strix_train.plot import loss_curve
-
-    rows = [json.loads(line) for line in folder.metrics.read_text(encoding="utf-8").splitlines()]
-    try:
-        drawn = loss_curve(folder.metrics, folder.path / "loss.png", f"{plan.loaded.name}: {plan.model.word}")
-    except ImportError:
-        print("matplotlib is not installed: no loss.png")
-        drawn = False
-    return {
-        "recipe": plan.loaded.name,
-        "model": plan.model.word,
-        "method": plan.loaded.recipe.method,
-        "backend": backend.name,
-        "device": wish.device.name,
-        "precision": wish.precision,
-        "loss_first": rows[0]["loss"] if rows else None,
-        "loss_last": rows[-1]["loss"] if rows else None,
-        "loss_curve": "loss.png" if drawn else None,
-        "adapter": "adapter" if folder.adapter.is_dir() else None,
-        "seconds": round(seconds, 3),
-        **facts,
-    }
-
-
-def _close(console: Console, folder: RunFolder, report: dict[str, Any]) -> None:
-    shown = folder.path
-    if report["loss_curve"]:
-        console.fact("loss", f"{report['loss_first']:.4f} → {report['loss_last']:.4f}, curve in {shown / 'loss.png'}")
-    if report.get("questions"):
-        asked = report["questions"]
-        console.fact(
-            "answers", f"{asked['before']} of {asked['of']} right before, {asked['after']} of {asked['of']} after"
-        )
-    console.fact("adapter", str(folder.adapter))
-    console.fact("time", f"{duration(report['seconds'])}, of it {duration(report['training_seconds'])} in steps")
-    console.fact("try", f'train generate {shown} --prompt "…"')
-
-
-def _show_plan(console: Console, plan: Plan) -> None:
-    console.fact("recipe", str(plan.loaded.path))
-    found = f" ({plan.model.source})" if plan.model.local and plan.model.word != plan.model.source else ""
-    console.fact("model", plan.model.word + found)
-    facts = plans.findings(plan)
-    parts = [f"{facts.rows} rows of {plan.train.format}"]
-    if plan.evaluation:
-        parts.append(f"{len(plan.evaluation.rows)} for evaluation")
-    if plan.questions:
-        parts.append(f"{len(plan.questions)} questions")
-    console.fact("data", ", ".join(parts))
-    for sentence in warnings(facts):
-        console.fact("warning", sentence)
-
-
-def warnings(facts: plans.Findings) -> list[str]:
-    """Return what is odd about the data, though not wrong."""
-    found = []
-    if facts.repeated:
-        found.append(f"{facts.repeated} training rows repeat another one word for word")
-    if facts.shared_with_eval:
-        found.append(f"{facts.shared_with_eval} evaluation rows are also training rows, so their loss shows nothing")
-    if facts.questions_in_training:
-        found.append(f"{facts.questions_in_training} questions are also training rows, so they are not held out")
-    return found
 
 
 def _same(folder: RunFolder, plan: Plan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from strix_train.answers import stop_tokens
@@ -12,7 +13,7 @@ from strix_train.batches import Collator, Proof
 from strix_train.console import gigabytes
 from strix_train.data.rows import Row
 from strix_train.encode import Encoded, encoder
-from strix_train.errors import InputError, Problem, TrainError
+from strix_train.errors import InputError, Problem, TrainError, nearest
 from strix_train.methods import Job, Outcome
 from strix_train.runfolder import step_of
 from strix_train.tokenizer import Adapted
@@ -27,6 +28,7 @@ def train(job: Job) -> Outcome:
     rows = _encode(job, text, job.plan.train.rows, "rows")
     steps = _steps(job, len(rows))
     facts: dict[str, Any] = {"rows": len(rows), "steps": steps}
+    _check_targets(job, model)
     model = job.backend.adapt(model, recipe.adapter, job.wish)
     trainable, total = _parameters(model)
     console.fact("adapter", f"{recipe.adapter.kind} r={recipe.adapter.r}: {trainable:,} of {total:,} parameters learn")
@@ -44,9 +46,12 @@ def train(job: Job) -> Outcome:
         trim(job.folder.metrics, began)
     if checkpoint:
         console.fact("resume", f"from step {began} of {steps}")
-    with job.stopper.deferring():
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    done = int(trainer.state.global_step)
+    if checkpoint and began >= steps:
+        done = _restore(model, checkpoint)  # killed behind its last step: the trainer would do one more
+    else:
+        with job.stopper.deferring():
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        done = int(trainer.state.global_step)
     facts |= {
         "steps_done": done,
         "resumed_from": began or None,
@@ -116,6 +121,30 @@ def _steps(job: Job, rows: int) -> int:
         return schedule.steps
     passes = math.ceil(rows / (schedule.batch * job.world))
     return max(1, math.ceil((schedule.epochs or 0) * math.ceil(passes / schedule.accumulation)))
+
+
+def _check_targets(job: Job, model: Any) -> None:
+    """Refuse names of modules that the model does not have; peft passes over them while others match."""
+    import torch
+
+    wanted = job.plan.loaded.recipe.adapter.targets
+    if isinstance(wanted, str):
+        return
+    linear = sorted({name.rpartition(".")[2] for name, it in model.named_modules() if isinstance(it, torch.nn.Linear)})
+    every = ["." + name for name, _ in model.named_modules()]
+    for index, name in enumerate(wanted):
+        if not any(module.endswith("." + name) for module in every):
+            place = job.plan.loaded.place("adapter", "targets", index)
+            raise InputError(Problem(f"the model has no module '{name}'", place, nearest(name, linear)))
+
+
+def _restore(model: Any, checkpoint: Path) -> int:
+    """Put a checkpoint's adapter into the model and return its step."""
+    from peft import set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    set_peft_model_state_dict(model, load_file(str(checkpoint / "adapter_model.safetensors")))
+    return step_of(checkpoint)
 
 
 def _parameters(model: Any) -> tuple[int, int]:

@@ -1,0 +1,214 @@
+"""Runs that are stopped, killed, resumed, or go wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_models as tiny
+from scenarios import STEPS, WRONG
+from workshop import Done, Workshop, metrics, report
+
+SAME = ("step", "epoch", "loss", "lr", "grad_norm", "tokens")
+
+
+def the_same(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Return what must be equal to the last bit: all but times and memory."""
+    return [tuple(row[key] for key in SAME) for row in rows]
+
+
+@pytest.fixture
+def whole(runs: dict[str, Done], workshop: Workshop) -> dict[str, Path]:
+    """The whole run of long.yaml on each backend."""
+    for backend in ("unsloth", "hf"):
+        assert (runs[f"whole-{backend}"].code, runs[f"whole-{backend}"].err) == (0, "")
+    return {backend: workshop.path / f"whole-{backend}" for backend in ("unsloth", "hf")}
+
+
+def long(backend: str) -> list[str]:
+    """Return the words that begin the long run."""
+    return ["long.yaml", "--set", f"backend={backend}"]
+
+
+def disturb(workshop: Workshop, backend: str, number: signal.Signals, step: int) -> tuple[Done, Path]:
+    """Begin the same run in another folder and send it a signal at a step."""
+    run = workshop.path / f"cut-{backend}-{number.name}"
+    process = workshop.start(*long(backend), "--run-dir", str(run))
+    deadline = time.monotonic() + 200
+    while process.poll() is None and time.monotonic() < deadline:
+        if (run / "metrics.jsonl").is_file() and len(metrics_so_far(run)) >= step:
+            process.send_signal(number)
+            break
+        time.sleep(0.01)
+    out, err = process.communicate(timeout=200)
+    return Done(process.returncode, out, err), run
+
+
+def metrics_so_far(run: Path) -> list[str]:
+    return (run / "metrics.jsonl").read_text().splitlines()
+
+
+def weights(run: Path) -> bytes:
+    return (run / "adapter" / "adapter_model.safetensors").read_bytes()
+
+
+def checkpoints(run: Path) -> list[int]:
+    return sorted(int(path.name.split("-")[1]) for path in (run / "checkpoints").iterdir())
+
+
+def test_only_the_newest_checkpoints_stay(whole: dict[str, Path]) -> None:
+    for run in whole.values():
+        assert checkpoints(run) == [30, 40]
+        assert json.loads((run / "checkpoints" / "checkpoint-40" / "complete.json").read_text())["step"] == 40
+
+
+@pytest.mark.parametrize(("backend", "number"), [("unsloth", signal.SIGTERM), ("hf", signal.SIGINT)])
+def test_a_stopped_run_goes_on_to_the_same_end(
+    workshop: Workshop, whole: dict[str, Path], backend: str, number: signal.Signals
+) -> None:
+    done, run = disturb(workshop, backend, number, 13)
+    assert done.code == 130, done.err
+    assert f"{number.name}: stopping after this step, with a checkpoint" in done.out
+    assert f"go on with --resume --run-dir {run}" in done.out
+    status = json.loads((run / "status.json").read_text())
+    assert status["state"] == "interrupted"
+    stopped = int(status["step"])
+    assert 13 <= stopped < STEPS
+    assert stopped in checkpoints(run)
+    assert not (run / "adapter").exists()
+
+    changed = workshop.train(*long(backend), "--resume", "--run-dir", run.name, "--set", "schedule.learning_rate=1e-4")
+    assert changed.code == 2
+    assert "is not the one that" in changed.err
+    assert "schedule differ; resume with the same recipe and data" in changed.err
+
+    again = workshop.train(*long(backend), "--resume", "--run-dir", run.name)
+    assert again.code == 0, again.err
+    assert f"resume    from step {stopped} of {STEPS}" in again.out
+    assert the_same(metrics(run)) == the_same(metrics(whole[backend]))
+    assert weights(run) == weights(whole[backend])
+    assert (run / "answers.jsonl").read_text() == (whole[backend] / "answers.jsonl").read_text()
+    assert report(run)["resumed_from"] == stopped
+    assert json.loads((run / "status.json").read_text())["state"] == "done"
+
+
+def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(workshop: Workshop, whole: dict[str, Path]) -> None:
+    done, run = disturb(workshop, "hf", signal.SIGKILL, 24)
+    assert done.code == -signal.SIGKILL
+    assert not (run / "status.json").exists()
+    assert not (run / "adapter").exists()
+    # the newest checkpoint breaks as a full disk or a crash would break it
+    broken = run / "checkpoints" / "checkpoint-20"
+    os.truncate(broken / "optimizer.pt", 100)
+    again = workshop.train(*long("hf"), "--resume", "--run-dir", run.name)
+    assert again.code == 0, again.err
+    assert f"resume    from step 10 of {STEPS}" in again.out
+    assert the_same(metrics(run)) == the_same(metrics(whole["hf"]))
+    assert weights(run) == weights(whole["hf"])
+
+
+def test_a_run_killed_after_its_last_step_only_ends_what_is_left(workshop: Workshop, whole: dict[str, Path]) -> None:
+    run = workshop.path / "late"
+    shutil.copytree(whole["hf"], run)
+    for name in ("status.json", "report.json", "loss.png"):
+        (run / name).unlink()
+    shutil.rmtree(run / "adapter")
+    again = workshop.train(*long("hf"), "--resume", "--run-dir", "late")
+    assert again.code == 0, again.err
+    assert the_same(metrics(run)) == the_same(metrics(whole["hf"]))
+    assert weights(run) == weights(whole["hf"])
+    assert report(run)["steps_done"] == STEPS
+
+
+def test_a_run_without_home_as_any_user(workshop: Workshop, tmp_path: Path) -> None:
+    """As in a container with --user: no passwd entry, no HOME, nothing to write but the current folder."""
+    if os.getuid() or not shutil.which("setpriv"):
+        pytest.skip("only root can become another user")
+    # The other user may read everything, since this Python may lie in a private folder, and write nothing of ours.
+    reading = ["--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search"]
+    stranger = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups", *reading, sys.executable]
+    work, temporary = tmp_path / "work", tmp_path / "tmp"
+    for folder in (work, temporary):
+        folder.mkdir()
+        os.chown(folder, 54321, 54321)
+    recipe = workshop.recipe("stranger", backend="auto", schedule__steps=3)
+    before = {path: path.stat().st_mtime_ns for path in workshop.path.rglob("*")}
+    env = {"HOME": "/nonexistent", "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = workshop.train(str(recipe), program=stranger, cwd=work, env=env)
+    assert done.code == 0, done.out + done.err
+    (run,) = (work / "runs").iterdir()
+    assert run.name.startswith("stranger-20")
+    assert {path.stat().st_uid for path in run.rglob("*")} == {54321}
+    assert [path.name for path in work.iterdir()] == ["runs"]
+    assert [path.name for path in temporary.iterdir()] == ["strix-train-54321"]
+    assert {path: path.stat().st_mtime_ns for path in workshop.path.rglob("*")} == before
+
+    refused = workshop.train(str(recipe), program=stranger, cwd=workshop.path, env=env)
+    assert refused.code == 2
+    assert "cannot be made: Permission denied; start in a folder that you can write, or give --run-dir" in refused.err
+
+
+@pytest.mark.parametrize("name", sorted(WRONG))
+def test_what_goes_wrong_is_one_sentence(runs: dict[str, Done], workshop: Workshop, name: str) -> None:
+    _, _, code, sentence = WRONG[name]
+    done, run = runs[name], workshop.path / name
+    assert done.code == code, done.err
+    assert sentence in done.err
+    assert len(done.err.splitlines()) == 1
+    assert not (run / "adapter").exists()
+    if name == "wrong-fp16":
+        assert not run.exists()
+        return
+    status = json.loads((run / "status.json").read_text())
+    assert (status["state"], bool(status["reason"])) == ("failed", True)
+    assert "Traceback" in (run / "log.txt").read_text()
+    if "nan" in name:
+        assert [row["loss"] for row in metrics(run)] == ["nan"]
+
+
+def test_long_rows_are_cut_or_left_out_and_told(runs: dict[str, Done], workshop: Workshop) -> None:
+    done = runs["long-rows"]
+    assert done.code == 0, done.err
+    place = workshop.path / "short.yaml"
+    assert f"warning   1 rows were left out: max_length cuts their whole answer away ({place}:" in done.out
+    assert f"warning   1 rows lose a part of their answer to max_length ({place}:" in done.out
+    assert report(workshop.path / "long-rows")["rows"] == 7
+
+
+def test_plain_text_pairs_and_everything_learned(runs: dict[str, Done], workshop: Workshop) -> None:
+    assert (runs["pairs"].code, runs["all-learned"].code) == (0, 0)
+    found = report(workshop.path / "pairs")["first_batch"]
+    assert found["learned_text_of_row_1"].removesuffix("<|im_end|>").strip() in tiny.WORDS
+    assert found["learned_text_of_row_1"].endswith("<|im_end|>")
+    found = report(workshop.path / "all-learned")["first_batch"]
+    assert found["learned_tokens"] == found["tokens"]
+    assert found["learned_text_of_row_1"].startswith("<|im_start|>user\n")
+
+
+def test_two_processes_train_together(runs: dict[str, Done], workshop: Workshop) -> None:
+    """torchrun runs the package; every rank sees its own rows, and one folder is written."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29641"]
+    done = workshop.train("two.yaml", "--run-dir", "two", "--set", "backend=hf", program=torchrun)
+    assert done.code == 0, done.out + done.err
+    assert done.out.count("strix-train ") == 1
+    rows = metrics(workshop.path / "two")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert checkpoints(workshop.path / "two") == [6]
+    assert runs["alone"].code == 0
+    alone = metrics(workshop.path / "alone")
+    # two times four rows a step are the eight rows of a single process, and the loss is over all their tokens
+    assert [row["tokens"] for row in rows] == [row["tokens"] for row in alone]
+    assert [row["loss"] for row in rows] == pytest.approx([row["loss"] for row in alone], rel=1e-2)
+
+
+def test_several_processes_need_one_folder(workshop: Workshop) -> None:
+    done = workshop.train("two.yaml", env={"RANK": "0", "WORLD_SIZE": "2"})
+    assert done.code == 2
+    assert "several processes train together; give them one folder with --run-dir" in done.err
