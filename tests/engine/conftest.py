@@ -13,10 +13,12 @@ import subprocess
 import tarfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from docker.errors import APIError
 
 from strix_finetune.engine import wire
 from strix_finetune.engine.base import BuildEvent, BuildRequest, Engine, RunRequest, RunResult
@@ -136,13 +138,22 @@ def _remove_images(engine: SdkEngine) -> None:
     for found in engine.images(LABEL):
         for tag in found.tags:
             engine.untag(tag)
-    for _ in range(8):  # children first; a parent goes when none of them is left
-        for record in engine.api.images(all=True):
-            found = engine.image(record["Id"])
-            if found is None or found.tags:
-                continue
-            if (engine.api.inspect_image(found.id)["RootFS"].get("Layers") or [])[: len(base)] == base:
-                engine.remove(found.id)
+    ours = {found.id for found in engine.images(LABEL)}
+    for record in engine.api.images(all=True):
+        if not record.get("RepoTags") and record["Size"] < 100 << 20 and record["Id"] not in ours:
+            with suppress(APIError):  # others may be at work in the same store
+                layers = engine.api.inspect_image(record["Id"])["RootFS"].get("Layers") or []
+                ours |= {record["Id"]} if layers[: len(base)] == base else set()
+    while ours:  # children first; a parent goes when none of them is left
+        left = {image for image in ours if not _removed(engine, image)}
+        if left == ours:
+            break
+        ours = left
+
+
+def _removed(engine: SdkEngine, image: str) -> bool:
+    engine.remove(image)
+    return engine.image(image) is None
 
 
 @pytest.fixture(scope="session")
