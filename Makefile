@@ -2,7 +2,6 @@
 #
 #   make image   build the layers that are not up to date      TARGET=gfx1151 CHANNEL=debian ENGINE=docker
 #   make demo    image, then a real fine-tune in the container
-#   make toolbox a Toolbx container of the image
 #   make test    everything that can be shown on this machine
 #   make lint    ruff and mypy
 
@@ -15,7 +14,7 @@ OPTIONS := $(if $(TARGET),--target $(TARGET)) $(if $(CHANNEL),--channel $(CHANNE
 
 export PYTHON
 
-.PHONY: image demo toolbox test test-unit test-engine test-train test-e2e lint bench clean
+.PHONY: image demo test test-unit test-engine test-train test-e2e lint bench clean
 
 image: $(VENV)/installed
 	@scripts/host.sh engine
@@ -24,9 +23,6 @@ image: $(VENV)/installed
 demo: $(VENV)/installed
 	@scripts/host.sh engine
 	$(STRIX) demo $(OPTIONS)
-
-toolbox: image
-	$(STRIX) toolbox create $(OPTIONS)
 
 # services that the tests start are stopped again, whatever the outcome
 test: export STRIX_STARTED := $(CURDIR)/build/started

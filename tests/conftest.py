@@ -80,7 +80,6 @@ class Images:
         root = self.root
         return Folders(
             images=self.path,
-            toolbox=root / "toolbox",
             recipes=root / "recipes",
             python=root / "python",
             cache=root / "cache",

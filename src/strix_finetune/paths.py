@@ -12,10 +12,9 @@ APP = "strix-finetune"
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """`images`, `toolbox`, `recipes`: the definitions. The rest are the user's own folders (XDG)."""
+    """`images`, `recipes`: the definitions. The rest are the user's own folders (XDG)."""
 
     images: Path
-    toolbox: Path
     recipes: Path
     python: Path
     cache: Path
@@ -42,7 +41,6 @@ def find(env: Mapping[str, str] | None = None) -> Folders:
 
     return Folders(
         images=root / "images",
-        toolbox=root / "toolbox",
         recipes=root / "recipes",
         python=package.parent,
         cache=user("XDG_CACHE_HOME", ".cache"),

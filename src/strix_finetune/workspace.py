@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from strix_finetune import graph, hostgpu, lockfile
@@ -66,9 +66,7 @@ def open_workspace(options: Options, env: Mapping[str, str]) -> Workspace:
     """Load everything and choose: the target is the GPU found, else the default; the channel follows from it."""
     folders = find(env)
     if options.images:
-        folders = Folders(
-            options.images, folders.toolbox, folders.recipes, folders.python, folders.cache, folders.state, folders.data
-        )
+        folders = replace(folders, images=options.images)
     project = load(folders.images, options.override)
     gpus = [name for name in hostgpu.found() if name in project.targets and not project.targets[name].spec.excluded]
     target = options.target or (gpus[0] if gpus else project.default_target)
