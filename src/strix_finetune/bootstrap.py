@@ -10,13 +10,8 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
 import re
 import shlex
-import shutil
-import stat
-import subprocess
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -90,13 +85,10 @@ def rootfs(
         if path.is_file():
             path.touch()
             return path
-        remove_leftovers(folder, _remove)
-        part = temporary(folder, name)
-        try:
+        remove_leftovers(folder, debian.remove_work)
+        with temporary(folder, name) as part:
             _make(part, recipe, channel.apt, settings, on_line or (lambda line: None))
             part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
         _remove_old(folder)
         return path
 
@@ -116,7 +108,7 @@ def _text(folder: Path) -> str:
 
 def _make(part: Path, recipe: _Recipe, apt: Apt, settings: NetSettings, on_line: Callable[[str], None]) -> None:
     said: deque[str] = deque(maxlen=400)
-    with _work_folder(part) as work:
+    with debian.work_folder(part.parent) as work:
         command = _command(part, recipe, apt, settings, work)
         env = debian.environment() | {"SOURCE_DATE_EPOCH": str(recipe.epoch), "TMPDIR": str(work)}
         with children.child(command, env=env | dict(settings.proxies), contained=debian.mode() == "root") as process:
@@ -129,36 +121,6 @@ def _make(part: Path, recipe: _Recipe, apt: Apt, settings: NetSettings, on_line:
         raise _explain(list(said), process.returncode, apt, debian.mirror(settings.debian_mirror))
     if not part.is_file() or part.stat().st_size == 0:
         raise BuildFailed("mmdebstrap ended well and wrote nothing", log_tail=list(said)[-_TAIL:])
-
-
-@contextlib.contextmanager
-def _work_folder(part: Path) -> Iterator[Path]:
-    """Where mmdebstrap unpacks: beside the cache for root, else where a user namespace can enter.
-
-    /tmp may be small, and a file system mounted nodev is of no use to root's mode, which makes device nodes.
-    """
-    if debian.mode() == "root" and not os.statvfs(part.parent).f_flag & os.ST_NODEV:
-        folder, mode = part.parent, 0o711
-    else:
-        folder, mode = Path(tempfile.gettempdir()), 0o777 | stat.S_ISVTX
-        remove_leftovers(folder, _remove)
-    work = temporary(folder, "strix-bootstrap", "work")
-    work.mkdir(0o700)
-    try:
-        work.chmod(mode)
-        yield work
-    finally:
-        _remove(work)
-
-
-def _remove(work: Path) -> None:
-    """Remove a work folder. In a user namespace the files belong to users that only exist there."""
-    shutil.rmtree(work, ignore_errors=True)
-    if work.exists() and debian.mode() == "unshare":
-        for path in work.iterdir():
-            helper = [debian.mmdebstrap(), "--unshare-helper", "rm", "-rf", "--one-file-system", str(path)]
-            subprocess.run(helper, capture_output=True, check=False)
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _command(part: Path, recipe: _Recipe, apt: Apt, settings: NetSettings, work: Path) -> list[str]:

@@ -7,6 +7,7 @@ so what it leaves is removed by the one who called it. Mounts go with their name
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import subprocess
 import threading
@@ -38,6 +39,9 @@ def child(command: Sequence[str], *, env: Mapping[str, str], contained: bool) ->
     )
     with _lock:
         _running[process] = contained
+        # a program that ends does not wait for its daemon threads, and their blocks are not left then
+        atexit.unregister(stop_all)
+        atexit.register(stop_all)
     try:
         yield process
         process.wait()

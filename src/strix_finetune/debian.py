@@ -5,13 +5,18 @@ No address is written down here. A host's own apt has its mirror (netconf); mmde
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import stat
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from strix_finetune import children, leftovers
 from strix_finetune.errors import InputError
 from strix_finetune.netconf import Suites
 from strix_finetune.schema import Apt
@@ -58,6 +63,33 @@ def mode() -> str:
     return "root" if os.geteuid() == 0 else "unshare"
 
 
+@contextlib.contextmanager
+def work_folder(preferred: Path) -> Iterator[Path]:
+    """Where mmdebstrap unpacks: in `preferred` for root, else where a user namespace can enter.
+
+    /tmp may be small, and a file system mounted nodev is of no use to root's mode, which makes device nodes.
+    """
+    if mode() == "root" and not os.statvfs(preferred).f_flag & os.ST_NODEV:
+        folder, rights = preferred, 0o711
+    else:
+        folder, rights = Path(tempfile.gettempdir()), 0o777 | stat.S_ISVTX
+    leftovers.remove_leftovers(folder, remove_work)
+    with leftovers.temporary(folder, "strix-mmdebstrap", "work", remove_work) as work:
+        work.mkdir(0o700)
+        work.chmod(rights)
+        yield work
+
+
+def remove_work(work: Path) -> None:
+    """Remove a work folder. In a user namespace the files belong to users that only exist there."""
+    leftovers.remove(work)
+    if work.exists() and mode() == "unshare":
+        for path in work.iterdir():
+            helper = [mmdebstrap(), "--unshare-helper", "rm", "-rf", "--one-file-system", str(path)]
+            subprocess.run(helper, capture_output=True, check=False)
+        leftovers.remove(work)
+
+
 def default_sources(suite: str) -> tuple[DefaultSource, ...]:
     """Debian's own repositories for `suite`, as mmdebstrap would use them: the suite first, then its updates.
 
@@ -66,8 +98,11 @@ def default_sources(suite: str) -> tuple[DefaultSource, ...]:
     """
     hook = '--setup-hook=cat "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*; exit 1'
     command = [mmdebstrap(), f"--mode={mode()}", "--variant=custom", f"--architectures={ARCHITECTURE}", hook]
-    told = subprocess.run([*command, suite, "/dev/null"], capture_output=True, text=True, env=environment())
-    found = tuple(DefaultSource(url.rstrip("/"), name) for url, name in _LINE.findall(told.stdout + told.stderr))
+    with work_folder(Path(tempfile.gettempdir())) as work:
+        env = environment() | {"TMPDIR": str(work)}
+        with children.child([*command, suite, "/dev/null"], env=env, contained=mode() == "root") as process:
+            told = process.stdout.read() if process.stdout else ""
+    found = [DefaultSource(url.rstrip("/"), name) for url, name in _LINE.findall(told)]
     if not found:
         raise InputError(
             f"mmdebstrap of this host does not tell where Debian's suite '{suite}' is",

@@ -54,18 +54,17 @@ def fetch(
         )
     folder.mkdir(parents=True, exist_ok=True)
     leftovers.remove_leftovers(folder)
-    part = leftovers.temporary(folder, sha256)
     try:
-        with part.open("wb") as out:
-            download = _Download(url, sha256, size, out, web.opener(settings), on_progress or (lambda done, size: None))
-            download.run(sleep)
-        part.replace(path)
+        with leftovers.temporary(folder, sha256) as part:
+            with part.open("wb") as out:
+                _Download(url, sha256, size, out, web.opener(settings), on_progress or (lambda done, size: None)).run(
+                    sleep
+                )
+            part.replace(path)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise WorkError(f"the disk is full, {_name(url)} does not fit", cure=f"make room in {folder}") from None
         raise WorkError(f"{_name(url)} cannot be written to {folder} ({error.strerror})") from None
-    finally:
-        part.unlink(missing_ok=True)
     return path
 
 

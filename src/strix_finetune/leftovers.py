@@ -1,27 +1,44 @@
-"""Temporary names beside the final one, and the removal of those whose process was killed."""
+"""Temporary files and folders that never stay: removed when the block ends, when the program ends before it does
+(a thread that is not waited for), and by the next run when the program was killed."""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-
-def temporary(folder: Path, name: str, kind: str = "part") -> Path:
-    """A hidden name in `folder` that tells which process it belongs to."""
-    return folder / f".{name}.{threading.get_ident():x}.{os.getpid()}.{kind}"
+Remove = Callable[[Path], None]
 
 
-def remove_leftovers(folder: Path, remove: Callable[[Path], None] | None = None) -> None:
-    """Remove temporary files and folders of processes that are gone; `remove` knows how to remove a folder."""
+def remove(path: Path) -> None:
+    """Remove a file or a folder, or what is left of it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def temporary(folder: Path, name: str, kind: str = "part", remove: Remove = remove) -> Iterator[Path]:
+    """A hidden name in `folder` that tells which process it belongs to; what is there at the end is removed."""
+    path = folder / f".{name}.{threading.get_ident():x}.{os.getpid()}.{kind}"
+    at_exit = atexit.register(partial(remove, path))
+    try:
+        yield path
+    finally:
+        remove(path)
+        atexit.unregister(at_exit)
+
+
+def remove_leftovers(folder: Path, remove: Remove = remove) -> None:
+    """Remove what temporary names of processes that are gone still hold."""
     for path in [*folder.glob(".*.*.*.part"), *folder.glob(".*.*.*.work")]:
         pid = path.suffixes[-2].removeprefix(".")
         # in a folder that many share, only one's own are one's business
-        if not pid.isdigit() or Path("/proc", pid).exists() or path.lstat().st_uid != os.geteuid():
-            continue
-        if path.is_dir() and not path.is_symlink():
-            (remove or shutil.rmtree)(path)
-        else:
-            path.unlink(missing_ok=True)
+        if pid.isdigit() and not Path("/proc", pid).exists() and path.lstat().st_uid == os.geteuid():
+            remove(path)

@@ -128,3 +128,31 @@ def test_what_a_contained_child_mounts_goes_with_it(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         leave()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_that_does_not_wait_for_its_threads_leaves_nothing(tmp_path: Path) -> None:
+    driver = """
+import os, sys, threading
+from pathlib import Path
+from strix_finetune import children, leftovers
+ready = threading.Event()
+def work():
+    folder = Path(sys.argv[2])
+    with leftovers.temporary(folder, "half") as part, leftovers.temporary(folder, "d", "work") as d:
+        part.write_text("half")
+        d.mkdir()
+        with children.child([sys.executable, "-c", sys.argv[1]], env=os.environ, contained=os.geteuid() == 0) as p:
+            p.stdout.readline()
+            ready.set()
+            p.wait()
+threading.Thread(target=work, daemon=True).start()
+assert ready.wait(10) and len(os.listdir(sys.argv[2])) == 2
+raise KeyboardInterrupt
+"""
+    mark = str(tmp_path)
+    command = [sys.executable, "-c", driver, SCRIPT, str(tmp_path)]
+    done = subprocess.run(command, env={**os.environ, "MARK": mark}, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGINT, done.stderr
+    assert "AssertionError" not in done.stderr
+    assert gone(mark)
+    assert list(tmp_path.iterdir()) == []

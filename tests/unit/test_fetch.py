@@ -47,7 +47,11 @@ def server() -> Iterator[Server]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
+    class Quiet(http.server.ThreadingHTTPServer):
+        def handle_error(self, request: object, client_address: object) -> None:
+            """A client that hangs up in the middle is what some tests are about."""
+
+    with Quiet(("127.0.0.1", 0), Handler) as httpd:
         threading.Thread(target=httpd.serve_forever, args=(0.01,), daemon=True).start()
         state.url = f"http://127.0.0.1:{httpd.server_port}/files/a.tar.gz?token=hidden"
         yield state
