@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from strix_finetune import lockfile
 from strix_finetune.errors import LockError
-from strix_finetune.lockmodel import AptLock, AptPackage, ArchiveLock, Lock, PipLock, Release
+from strix_finetune.lockmodel import AptLock, AptPackage, ArchiveLock, Lock, PipLock, Release, normalize, requirements
 
 A, B = "a" * 64, "b" * 64
 TEXT = f"""\
@@ -95,6 +95,22 @@ def test_a_damaged_lock_is_a_lock_error_or_still_a_lock(data: st.DataObject) -> 
         assert problem.place.line is not None
         assert 1 <= problem.place.line <= damaged.count(b"\n") + 1
         assert "\n" not in str(problem)
+
+
+@given(st.text(st.sampled_from("ab=1.-\\\n #[];:@\u2028") | st.characters(), max_size=60), st.integers(0, len(TEXT)))
+def test_a_damaged_text_is_a_fault_with_a_line_or_still_a_text(noise: str, at: int) -> None:
+    text = TEXT[:at] + noise + TEXT[at:]
+    fault: ValueError | None = None
+    found = []
+    try:
+        found = requirements(text)
+    except ValueError as error:
+        fault = error
+    assert all(name == normalize(name) and version and hashes for name, version, hashes in found)
+    if fault:
+        line, message = fault.args
+        assert 1 <= line <= text.count("\n") + 1
+        assert "\n" not in message
 
 
 @pytest.mark.parametrize(
