@@ -208,8 +208,8 @@ def test_a_build_step_reaches_the_archive_and_the_index(bench: Bench, rootfs_tar
     built = bench.engine.build(request, lambda event: None)
     try:
         script = (
-            "ls /opt/set; echo --; test ! -d /mnt || ls -A /mnt; echo --; cat /etc/apt/sources.list.d/*; echo --; env; echo --;"
-            " cat /etc/apt/apt.conf.d/*; ls /etc/apt/*; cat /etc/resolv.conf"
+            "ls /opt/set; echo --; test ! -d /mnt || ls -A /mnt; echo --; cat /etc/apt/sources.list.d/*;"
+            " echo --; env; echo --; cat /etc/apt/apt.conf.d/*; ls /etc/apt/*; cat /etc/resolv.conf"
         )
         output: list[bytes] = []
         bench.engine.run(RunRequest(built, ("sh", "-c", script), labels={LABEL: "run"}, network="none"), output.append)

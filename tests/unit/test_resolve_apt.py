@@ -105,8 +105,8 @@ def test_a_date_that_is_none() -> None:
     [
         (
             (
-                f"W: GPG error: {MIRROR} sid InRelease: The following signatures couldn't be verified because the public"
-                " key is not available: NO_PUBKEY 6ED0E7B82643E131\n"
+                f"W: GPG error: {MIRROR} sid InRelease: The following signatures couldn't be verified because the"
+                " public key is not available: NO_PUBKEY 6ED0E7B82643E131\n"
                 f"E: The repository '{MIRROR} sid InRelease' is not signed.\n"
             ),
             (
@@ -116,12 +116,12 @@ def test_a_date_that_is_none() -> None:
         ),
         (
             (
-                f"E: Release file for {MIRROR}/dists/experimental/InRelease is expired (invalid since 23d 17h 17min 53s)."
-                " Updates for this repository will not be applied.\n"
+                f"E: Release file for {MIRROR}/dists/experimental/InRelease is expired (invalid since 23d 17h 17min"
+                " 53s). Updates for this repository will not be applied.\n"
             ),
             (
-                f"{MIRROR} has a Release file of 'experimental' that is expired (invalid since 23d 17h 17min 53s); check"
-                " this host's clock, or use a mirror that is up to date"
+                f"{MIRROR} has a Release file of 'experimental' that is expired (invalid since 23d 17h 17min 53s);"
+                " check this host's clock, or use a mirror that is up to date"
             ),
         ),
         (
