@@ -59,7 +59,7 @@ def _peers(root: Path) -> list[tuple[str, list[float]]]:
             ("docker command, classic builder", times(["sh", "-c", script], COUNT, env={"DOCKER_BUILDKIT": "0"}))
         )
     if shutil.which("podman"):
-        from strix_finetune.engine.podman_service import HostFacts, configuration
+        from strix_finetune.engine.podman_conf import HostFacts, configuration
 
         conf = root / "containers.conf"
         conf.write_text(configuration(HostFacts.read(os.environ), root=os.geteuid() == 0))

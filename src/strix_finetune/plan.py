@@ -22,9 +22,10 @@ class Reuse:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """The layer must be built, and why."""
+    """The layer must be built, and why. `afresh`: without the engine's cache of its steps."""
 
     reason: str
+    afresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def make_plan(
             actions[node.name] = Reuse(good.id, lost if node.name in needed else ())
         elif node.name in needed:
             previous = by_tag.get(names.moving_ref(node.name, stack.target.id))
-            actions[node.name] = Build("rebuild, asked for" if good else why(layer, previous))
+            actions[node.name] = Build("rebuild, asked for", afresh=True) if good else Build(why(layer, previous))
             needed.update(node.needs)
         else:
             actions[node.name] = NotNeeded()

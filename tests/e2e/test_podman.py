@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.stranger import Stranger
 
-from strix_finetune.engine.podman_service import HostFacts, configuration
+from strix_finetune.engine.podman_conf import HostFacts, configuration
 
 IMAGE = "localhost/strix-finetune:gfx1151"
 

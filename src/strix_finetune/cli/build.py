@@ -58,6 +58,7 @@ def build(
     dry_run: bool,
 ) -> int:
     """Build LAYERS (default: the whole stack) that are not up to date, smoke-test them, and move their tags."""
+    from strix_finetune import graph
     from strix_finetune.builder import BuildOptions, Reporter, make_build_plan, run_build
     from strix_finetune.cli.memo import remember_outcome
     from strix_finetune.engine.select import connect
@@ -90,7 +91,8 @@ def build(
         engine.close()
     failed = any(isinstance(outcome, Failed | Blocked) for outcome in outcomes.values())
     if not failed and not rebuild:
-        remember_outcome(made.plan, outcomes, workspace, options, as_json)
+        wanted = graph.wanted(workspace.stack, layers)
+        remember_outcome(made.plan, outcomes, wanted, workspace, options, as_json)
     return 1 if failed else 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from strix_finetune import fast
@@ -20,7 +20,12 @@ _SECONDS = 987654321.0
 
 
 def remember_outcome(
-    plan: Plan, outcomes: Mapping[str, Outcome], workspace: Workspace, options: Options, as_json_lines: bool
+    plan: Plan,
+    outcomes: Mapping[str, Outcome],
+    wanted: Collection[str],
+    workspace: Workspace,
+    options: Options,
+    as_json_lines: bool,
 ) -> None:
     """Only for a Docker engine on a local socket, where the question can be asked without the SDK."""
     socket = socket_path(os.environ) if options.engine != "podman" else None
@@ -31,7 +36,8 @@ def remember_outcome(
     for step in plan.steps:
         outcome = outcomes.get(step.name)
         if isinstance(outcome, Built | Reused):
-            tags |= dict.fromkeys(step.tags, outcome.image)
+            # the other names of a layer that nobody asked for are not set again when they are lost
+            tags |= dict.fromkeys(step.tags if step.name in wanted else step.tags[:1], outcome.image)
             events.append(LayerPlanned(step.name, "reuse", "up to date", step.layer.key, step.tags))
         else:
             events.append(LayerPlanned(step.name, "not-needed", "not needed", step.layer.key, step.tags))

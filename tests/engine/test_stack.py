@@ -1,0 +1,308 @@
+"""A small stack of real layers, built by the command line on real engines: what people meet.
+
+The first layer is this host's static busybox; nothing is fetched from anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strix_finetune import names
+from strix_finetune.engine.base import Engine
+from strix_finetune.engine.select import connect
+
+TARGET = "stacktest"
+LOCK = f"""\
+format = 1
+channel = "debian"
+target = "{TARGET}"
+
+[apt]
+suite = "sid"
+
+[apt.releases.sid]
+date = "2026-01-01T00:00:00Z"
+sha256 = "{"0" * 64}"
+"""
+SHELL = 'SHELL ["/bin/sh", "-c"]\n'
+
+
+@dataclass
+class Place:
+    """Definitions in `images`, and the command line with caches of its own."""
+
+    root: Path
+    kind: str
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def images(self) -> Path:
+        return self.root / "images"
+
+    def layer(self, name: str, dockerfile: str, toml: str = "", smoke: Mapping[str, str] | None = None) -> None:
+        """Write a layer; `smoke`: name → a script for /bin/sh."""
+        folder = self.images / name
+        (folder / "files").mkdir(parents=True, exist_ok=True)
+        tests = "".join(f'[[smoke]]\nfile = "smoke/{test}"\ntimeout = 20\n' for test in smoke or {})
+        (folder / "layer.toml").write_text(f'name = "{name}"\ndescription = "test"\n{toml}\n{tests}')
+        (folder / "Dockerfile.j2").write_text(dockerfile)
+        for test, script in (smoke or {}).items():
+            (folder / "smoke").mkdir(exist_ok=True)
+            (folder / "smoke" / test).write_text(f"#!/bin/sh\n{script}\n")
+
+    def command(self, *arguments: str) -> list[str]:
+        where = ["--images", str(self.images), "--target", TARGET, "--channel", "debian", "--engine", self.kind]
+        return [sys.executable, "-m", "strix_finetune", arguments[0], *where, *arguments[1:]]
+
+    def environment(self) -> dict[str, str]:
+        own = {"XDG_CACHE_HOME": f"{self.root}/cache", "XDG_STATE_HOME": f"{self.root}/state", **self.env}
+        return {**os.environ, **own, "XDG_DATA_HOME": f"{self.root}/data"}
+
+    def strix(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command; no traceback may ever be seen."""
+        done = subprocess.run(
+            self.command(*arguments), env=self.environment(), capture_output=True, text=True, timeout=300
+        )
+        assert "Traceback" not in done.stdout + done.stderr
+        return done
+
+    def events(self, *arguments: str) -> list[dict[str, Any]]:
+        done = self.strix(arguments[0], "--json", *arguments[1:])
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def tags(self, engine: Engine) -> set[str]:
+        return {tag for image in engine.images(f"{names.TARGET}={TARGET}") for tag in image.tags}
+
+
+@pytest.fixture(scope="module", params=["docker", "podman"])
+def connection(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    engine = connect(request.param, os.environ)
+    yield engine
+    for image in engine.images(f"{names.TARGET}={TARGET}"):
+        for tag in image.tags:
+            engine.untag(tag)
+        engine.remove(image.id)
+    engine.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path, connection: Engine) -> Place:
+    """A diamond: root → left, right → top; `top` copies a file of `right`."""
+    images = tmp_path / "images"
+    for folder in ("channels", "locks"):
+        (images / folder).mkdir(parents=True)
+    (images / "macros.j2").write_text("")
+    (images / "targets.toml").write_text(f'default = "{TARGET}"\n[target.{TARGET}]\nkind = "cpu"\nmemory = "host"\n')
+    (images / "channels/debian.toml").write_text(
+        'name = "debian"\ndescription = "test"\npython = "3.14"\nbootstrap = { source = "mmdebstrap" }\n'
+        'apt = { suite = "sid" }\n'
+    )
+    made = Place(tmp_path, connection.info.kind)
+    # a checkout keeps its locks with its definitions, any other place with the user's data
+    for folder in (images / "locks", tmp_path / "data" / "strix-finetune" / "locks"):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"debian-{TARGET}.toml").write_text(LOCK)
+    busybox = Path("/bin/busybox")
+    assert busybox.exists(), "the package busybox-static is needed"
+    applets = " ".join(f"&& /bin/busybox ln -s busybox /bin/{name}" for name in ("cat", "date", "sleep", "timeout"))
+    links = f'RUN ["/bin/busybox", "sh", "-c", "/bin/busybox ln -s busybox /bin/sh {applets}"]\n'
+    made.layer(
+        "root", f"FROM scratch\nCOPY files/ /\nENV PATH=/bin\n{links}", smoke={"shell.sh": "echo it has a shell"}
+    )
+    (images / "root/files/bin").mkdir()
+    shutil.copy(busybox, images / "root/files/bin/busybox")
+    # every run of the tests has keys of its own
+    (images / "root/files/unique").write_text(str(tmp_path))
+    made.layer("left", "FROM {{ parent }}\nRUN echo left > /left\n", 'parent = ["root"]')
+    made.layer("right", "FROM {{ parent }}\nRUN echo right > /right\n", 'parent = ["root"]\nrole = "builder"')
+    made.layer(
+        "top",
+        'FROM {{ parent }}\nCOPY --from={{ builder("right") }} /right /copied\nRUN cat /left /copied\n',
+        'parent = ["left"]\nbuilders = ["right"]\nfinal = true',
+        smoke={"both.sh": 'echo "$(cat /left) and $(cat /copied)"'},
+    )
+    return made
+
+
+def test_a_stack_is_built_tested_tagged_and_then_left_alone(place: Place, connection: Engine) -> None:
+    events = place.events("build")
+    outcomes = {event["layer"]: event["outcome"] for event in events if event["event"] == "layer-done"}
+    assert outcomes == dict.fromkeys(("root", "left", "right", "top"), "built")
+    smoke = {event["test"]: event for event in events if event["event"] == "smoke-result"}
+    assert smoke["top/both.sh"]["detail"] == "left and right"
+    assert events[-1]["image"] == f"localhost/strix-finetune:{TARGET}"
+    plan = {event["layer"]: event for event in place.events("plan")}
+    assert {event["action"] for event in plan.values()} == {"reuse"}
+    assert place.tags(connection) >= {tag for event in plan.values() for tag in event["tags"]}
+    again = place.events("build")
+    assert not [event for event in again if event["event"] == "layer-started"]
+
+
+def test_a_changed_file_rebuilds_what_stands_on_it_and_says_why(place: Place) -> None:
+    assert place.strix("build").returncode == 0
+    (place.images / "left/files/new").write_text("text")
+    dockerfile = place.images / "left/Dockerfile.j2"
+    dockerfile.write_text(dockerfile.read_text() + "COPY files/new /new\n")
+    reasons = {event["layer"]: event["reason"] for event in place.events("plan")}
+    assert reasons["root"] == "up to date"
+    assert "files/new added" in reasons["left"]
+    assert reasons["top"] == "rebuild, parent left changed"
+    built = [event["layer"] for event in place.events("build") if event["event"] == "layer-started"]
+    assert built == ["left", "top"]
+
+
+def test_a_failing_step_stops_its_children_and_the_next_run_goes_on(place: Place) -> None:
+    good = (place.images / "left/Dockerfile.j2").read_text()
+    (place.images / "left/Dockerfile.j2").write_text("FROM {{ parent }}\nRUN echo some words && exit 3\n")
+    done = place.strix("build")
+    assert done.returncode == 1
+    assert "left: | some words" in done.stderr
+    assert f"{place.images}/left/Dockerfile.j2:2" in done.stderr
+    assert "exit code 3" in done.stderr
+    assert "top: not tried, 'left' failed" in done.stderr
+    log = place.root / f"state/strix-finetune/logs/debian-{TARGET}/left.log"
+    assert "some words" in log.read_text()
+    (place.images / "left/Dockerfile.j2").write_text(good)
+    built = {event["layer"] for event in place.events("build") if event["event"] == "layer-started"}
+    assert {"left", "top"} <= built <= {"left", "top", "right"}
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [("echo not good; exit 5", "exit code 5: not good"), ("kill -SEGV $$", "SIGSEGV"), ("sleep 60", "not done after")],
+)
+def test_a_failing_smoke_test_moves_no_tag(place: Place, connection: Engine, script: str, words: str) -> None:
+    place.layer("top", "FROM {{ parent }}\nRUN true\n", 'parent = ["left"]\nfinal = true', smoke={"bad.sh": script})
+    toml = place.images / "top/layer.toml"
+    toml.write_text(toml.read_text().replace("timeout = 20", "timeout = 3"))
+    before = place.tags(connection)
+    done = place.strix("build")
+    assert done.returncode == 1
+    assert f"smoke test top/bad.sh of 'top' failed: {words}" in done.stderr
+    assert {
+        tag for tag in place.tags(connection) - before if "/top:" in tag or tag.endswith(f"finetune:{TARGET}")
+    } == set()
+
+
+def test_a_syntax_error_and_an_empty_version_have_their_line(place: Place) -> None:
+    (place.images / "left/Dockerfile.j2").write_text("FROM {{ parent }}\nRUN pip install torch=={{ vars.version }}\n")
+    done = place.strix("plan")
+    assert done.returncode == 2
+    assert f"error: {place.images}/left/Dockerfile.j2:2: " in done.stderr
+    (place.images / "left/Dockerfile.j2").write_text("FROM {{ parent }}\nRNU true\n")
+    done = place.strix("build")
+    assert done.returncode == 2
+    assert f"{place.images}/left/Dockerfile.j2:2: 'RNU'" in done.stderr
+
+
+def test_a_killed_driver_leaves_nothing_that_the_next_run_minds(place: Place, connection: Engine) -> None:
+    place.layer(
+        "top", "FROM {{ parent }}\nRUN true\n", 'parent = ["left"]\nfinal = true', smoke={"slow.sh": "sleep 15"}
+    )
+    driver = subprocess.Popen(
+        place.command("build", "--json"),
+        env=place.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert driver.stdout
+    for line in driver.stdout:
+        event = json.loads(line)
+        if event["event"] == "layer-started" and event["layer"] == "top":
+            break
+    time.sleep(3)
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    driver.stdout.close()
+    smoke = place.images / "top/smoke/slow.sh"
+    smoke.write_text("#!/bin/sh\necho quick\n")
+    events = place.events("build")
+    assert events[-1]["failed"] == 0
+    assert events[-1]["image"]
+    assert connection.reap("io.strix-finetune.pid") == 0
+
+
+def test_an_interrupted_driver_says_so(place: Place) -> None:
+    place.layer("left", "FROM {{ parent }}\nRUN sleep 30\n", 'parent = ["root"]')
+    driver = subprocess.Popen(
+        place.command("build"), env=place.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert driver.stderr
+    for line in driver.stderr:
+        if line.startswith("left: building"):
+            break
+    time.sleep(2)
+    began = time.monotonic()
+    driver.send_signal(signal.SIGINT)
+    rest = driver.stderr.read()
+    assert driver.wait(timeout=20) == 130
+    assert time.monotonic() - began < 10
+    assert "interrupted" in rest
+    assert "Traceback" not in rest
+
+
+def test_a_users_override_changes_adds_and_extends(place: Place, tmp_path: Path) -> None:
+    (place.images / "left/Dockerfile.j2").write_text(
+        "FROM {{ parent }}\nRUN echo {{ vars.word }} > /left\n{% block more %}\n{% endblock %}\n"
+    )
+    toml = place.images / "left/layer.toml"
+    toml.write_text(toml.read_text() + '[vars]\nword = "ours"\n')
+    mine = tmp_path / "mine"
+    (mine / "templates/left").mkdir(parents=True)
+    (mine / "override.toml").write_text('[layers.left.vars]\nword = "theirs"\n')
+    (mine / "templates/left/Dockerfile.j2").write_text(
+        '{% extends "layer:left" %}\n{% block more %}\nRUN echo more > /more\n{% endblock %}\n'
+    )
+    added = mine / "layers/extra"
+    added.mkdir(parents=True)
+    (added / "layer.toml").write_text('name = "extra"\ndescription = "mine"\nparent = ["top"]\n')
+    (added / "Dockerfile.j2").write_text("FROM {{ parent }}\nRUN cat /more /left > /extra\n")
+    (mine / "locks").mkdir()
+    (mine / "locks" / f"debian-{TARGET}.toml").write_text(LOCK)
+    done = place.strix("build", "--override", str(mine), "extra")
+    assert done.returncode == 0, done.stderr
+    engine = connect(place.kind, os.environ)  # type: ignore[arg-type]
+    try:
+        from strix_finetune.engine.base import RunRequest
+
+        said: list[bytes] = []
+        engine.run(RunRequest(names.moving_ref("extra", TARGET), ("cat", "/extra")), said.append)
+    finally:
+        engine.close()
+    assert b"".join(said).decode().split() == ["more", "theirs"]
+
+
+def test_both_engines_give_the_same_keys(tmp_path_factory: pytest.TempPathFactory, place: Place) -> None:
+    """The key is made of what makes a layer: which engine builds it is no part of that."""
+    plans = {}
+    for kind in ("docker", "podman"):
+        plans[kind] = {event["layer"]: event["key"] for event in Place(place.root, kind).events("plan")}
+    assert plans["docker"] == plans["podman"]
+    assert len(plans["docker"]) == 4
+
+
+def test_push_and_pull_by_the_command_line(place: Place, registry: str, connection: Engine) -> None:
+    assert place.strix("build").returncode == 0
+    pushed = place.strix("push", f"{registry}/stack/demo")
+    assert pushed.returncode == 0, pushed.stderr
+    assert f"{registry}/stack/demo:{TARGET}@sha256:" in pushed.stdout
+    connection.untag(names.final_ref(TARGET))
+    pulled = place.strix("pull", f"{registry}/stack/demo")
+    assert pulled.returncode == 0, pulled.stderr
+    assert connection.image(names.final_ref(TARGET)) is not None
+    missing = place.strix("pull", f"{registry}/stack/nothing")
+    assert missing.returncode == 1
+    assert missing.stderr.startswith("error: ") or "error: " in missing.stderr
