@@ -35,8 +35,8 @@ class DefaultSource:
 
 
 def suites(apt: Apt) -> Suites:
-    """The suites of a channel, the main one first."""
-    return Suites((apt.suite, *apt.extra_suites), tuple(apt.components))
+    """The suites of a channel, the main one first, and its pins."""
+    return Suites((apt.suite, *apt.extra_suites), tuple(apt.components), tuple(apt.pins))
 
 
 def keyring(folder: Path = Path("/usr/share/keyrings")) -> Path:

@@ -43,10 +43,11 @@ class Flags:
 
 @dataclass(frozen=True, slots=True)
 class Suites:
-    """What the image's sources name: suites ("sid") and components ("main")."""
+    """What the image's sources name: suites ("sid") and components ("main"); `pins` are stanzas of apt_preferences."""
 
     suites: tuple[str, ...]
     components: tuple[str, ...] = ("main",)
+    pins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +137,18 @@ def files(
     """The content of the folder that is lent to a build step.
 
     `wheels_wanted` is `PipLock.files`: (name, version) → sha256s; of the local wheels only those go along.
-    `suites` is what the sources of a host's mirror are written for. `uv` adds the program (38 MB).
+    `suites` is what the sources of a host's mirror are written for; their pins hold for the step as well. `uv` adds
+    the program (38 MB).
     """
     wheels = list(_wheels(settings.wheel_folders, wheels_wanted)) if wheels_wanted else []
     mirror = settings.debian_mirror if suites else ""
+    pins = suites.pins if suites else ()
     yield NetFile("env", _env(settings, bool(wheels), uv).encode())
-    yield NetFile("apt.conf", _apt_conf(settings, bool(mirror)).encode())
+    yield NetFile("apt.conf", _apt_conf(settings, bool(mirror), bool(pins)).encode())
     if mirror and suites:
         yield NetFile("sources.list", sources_list(mirror, suites, KEYRING).encode())
+    if pins:
+        yield NetFile("preferences", preferences(pins).encode())
     if settings.ca_bundle:
         yield NetFile("ca.crt", settings.ca_bundle)
     if uv:
@@ -155,6 +160,11 @@ def sources_list(mirror: str, suites: Suites, keyring: str) -> str:
     """apt's sources for `mirror`, believed only when Debian's own keys signed them."""
     components = " ".join(suites.components)
     return "".join(f"deb [signed-by={keyring}] {mirror} {suite} {components}\n" for suite in suites.suites)
+
+
+def preferences(pins: Sequence[str]) -> str:
+    """apt's preferences: which suite a package comes from."""
+    return "\n\n".join(pins) + "\n"
 
 
 def uv_program() -> Path:
@@ -176,12 +186,14 @@ def _env(settings: NetSettings, wheels: bool, uv: bool) -> str:
     return "\n".join([*lines, *([f'export PATH="{MOUNT}/bin:$PATH"'] if uv else [])]) + "\n"
 
 
-def _apt_conf(settings: NetSettings, mirror: bool) -> str:
+def _apt_conf(settings: NetSettings, mirror: bool, pins: bool) -> str:
     options = dict(settings.apt_options)
     if settings.ca_bundle:
         options["Acquire::https::CaInfo"] = f"{MOUNT}/ca.crt"
     if mirror:
         options |= {"Dir::Etc::sourcelist": f"{MOUNT}/sources.list", "Dir::Etc::sourceparts": "/dev/null"}
+    if pins:
+        options["Dir::Etc::preferences"] = f"{MOUNT}/preferences"
     return "".join(f'{name} "{value}";\n' for name, value in options.items())
 
 

@@ -73,6 +73,9 @@ def _render(
         check("package list", name, node.packages, "[packages]")
         versions = locked.apt(node.packages[name])
         inputs.update({f"apt {package}": version for package, version in versions.items()})
+        if pins := chosen.channel.spec.apt.pins:
+            # they choose the suite of every dependency, which the lock does not name
+            inputs["pins"] = keys.short("\n\n".join(pins).encode())
         return " ".join(f"{package}={version}" for package, version in versions.items())
 
     def pip(name: str) -> str:

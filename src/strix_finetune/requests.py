@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from strix_finetune import context, hostgpu, names, netconf, smoke
+from strix_finetune import context, debian, hostgpu, names, netconf, smoke
 from strix_finetune.engine.base import BuildRequest, Engine
 from strix_finetune.events import Emit, SmokeResult
 from strix_finetune.lockmodel import Lock
 from strix_finetune.model import ContextFile, Keyed
 from strix_finetune.netconf import NetSettings
-from strix_finetune.plan import Step
+from strix_finetune.plan import Build, Step
 from strix_finetune.render import ROOTFS
 from strix_finetune.workspace import Workspace
 
@@ -39,6 +39,7 @@ class Requests:
             labels=self.labels(step.layer),
             build_args=dict(self.settings.proxies),
             network="host" if self.settings.loopback else None,
+            use_cache=not (isinstance(step.action, Build) and step.action.afresh),
         )
 
     def labels(self, layer: Keyed) -> dict[str, str]:
@@ -80,22 +81,48 @@ class Requests:
         )
 
     def _facts(self) -> dict[str, bytes]:
-        """What the lock says, and the patches, for tests that compare them with what is installed."""
+        """What was declared and locked, for tests that compare it with what is installed, and what they read it with.
+
+        `locked/`: the lock. `patches/<layer>/`: the patches. `layers.json`, `targets.json`: what the definitions say.
+        `lib/codeobject/`: the reader of device code, as a Python package.
+        """
+        stack = self.workspace.stack
         apt = "".join(f"{name}={package.version}\n" for name, package in self.lock.apt.packages.items())
         sets = {f"locked/pip-{name}.txt": entry.text.encode() for name, entry in self.lock.pip.items()}
         patches = {
             f"patches/{node.name}/{patch.name}": patch.read_bytes()
-            for node in self.workspace.stack.nodes
+            for node in stack.nodes
             for patch in node.layer.patches
         }
-        return {"locked/apt.txt": apt.encode(), **sets, **patches}
+        layers = {
+            node.name: {
+                "vars": dict(node.vars),
+                "archives": {name: archive.model_dump() for name, archive in node.archives.items()},
+                "patches": [patch.name for patch in node.layer.patches],
+            }
+            for node in stack.nodes
+        }
+        targets = {
+            target.id: target.spec.model_dump(include={"kind", "wave_size", "missing", "excluded"})
+            for target in self.workspace.project.targets.values()
+        }
+        reader = {
+            f"lib/codeobject/{path.name}": path.read_bytes()
+            for path in sorted(Path(__file__).with_name("codeobject").glob("*.py"))
+        }
+        declared = {"layers.json": layers, "targets.json": targets}
+        written = {name: json.dumps(value, indent=1).encode() for name, value in declared.items()}
+        return {"locked/apt.txt": apt.encode(), **sets, **patches, **written, **reader}
 
     def _network_files(self, layer: Keyed) -> Iterator[ContextFile]:
         pip_sets = layer.layer.node.layer.spec.pip
         wanted = {pair: hashes for name in pip_sets for pair, hashes in self.lock.pip[name].files.items()}
-        spec = self.workspace.stack.channel.spec.apt
-        suites = netconf.Suites((spec.suite, *spec.extra_suites), tuple(spec.components))
-        for file in netconf.files(self.settings, wanted, suites=suites, uv=bool(pip_sets)):
+        suites = debian.suites(self.workspace.stack.channel.spec.apt)
+        settings = self.settings
+        if len(suites.suites) > 1:
+            # the image's own sources have the main suite alone
+            settings = replace(settings, debian_mirror=debian.mirror(settings.debian_mirror))
+        for file in netconf.files(settings, wanted, suites=suites, uv=bool(pip_sets)):
             yield ContextFile(f"{netconf.FOLDER}/{file.path}", file.source, file.executable)
 
     def _fetched(self, layer: Keyed) -> Iterator[ContextFile]:

@@ -276,3 +276,13 @@ def test_settings_on_loopback_are_told(tmp_path: Path, env: dict[str, str], expe
 def test_a_host_without_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert collect({}, home=tmp_path, root=tmp_path) == NetSettings()
+
+
+def test_pins_hold_for_a_step_and_leave_no_file(tmp_path: Path) -> None:
+    pin = "Package: src:rocm-hipamd\nPin: release a=experimental\nPin-Priority: 990"
+    made = written(settings(tmp_path), suites=Suites(("sid", "experimental"), pins=(pin, "Package: b")))
+    assert made["preferences"] == f"{pin}\n\nPackage: b\n".encode()
+    assert b'Dir::Etc::preferences "/mnt/preferences";' in bytes(made["apt.conf"])
+    without = written(settings(tmp_path), suites=Suites(("sid",)))
+    assert "preferences" not in without
+    assert b"preferences" not in bytes(without["apt.conf"])

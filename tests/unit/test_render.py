@@ -168,3 +168,14 @@ def test_two_archives_of_one_name(chain: Images) -> None:
 
 def test_rendering_is_the_same_each_time(chain: Images) -> None:
     assert chain.render() == chain.render()
+
+
+def test_pins_are_part_of_the_key_of_what_apt_installs(chain: Images) -> None:
+    before = chain.render()
+    chain.channel(toml='[apt]\npins = ["Package: a"]\n')
+    text = (chain.path / "channels/debian.toml").read_text().replace('apt = { suite = "sid" }\n', "")
+    chain.write("images/channels/debian.toml", text.replace("[apt]\n", '[apt]\nsuite = "sid"\n'))
+    after = chain.render()
+    assert after["torch"].layer.inputs.keys() == before["torch"].layer.inputs.keys() | {"pins"}
+    assert after["torch"].key != before["torch"].key
+    assert after["rccl"].key == before["rccl"].key

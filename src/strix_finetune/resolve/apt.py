@@ -19,7 +19,7 @@ from pathlib import Path
 from strix_finetune import debian
 from strix_finetune.errors import FetchFailed, InputError
 from strix_finetune.lockmodel import AptPackage, Release
-from strix_finetune.netconf import NetSettings, redact, sources_list
+from strix_finetune.netconf import NetSettings, preferences, redact, sources_list
 from strix_finetune.resolve import AptAnswer
 from strix_finetune.schema import Apt
 
@@ -63,7 +63,7 @@ class HostApt:
             fcntl.flock(lock, fcntl.LOCK_EX)
             (folder / "state/status").touch()
             (folder / "etc/sources.list").write_text(sources)
-            (folder / "etc/preferences").write_text("\n\n".join(apt.pins) + "\n")
+            (folder / "etc/preferences").write_text(preferences(apt.pins))
             (folder / "apt.conf").write_text(_apt_conf(folder, self._settings))
             yield _State(folder, apt, mirror)
 
