@@ -22,7 +22,7 @@ def layer_files(node: Node, folders: Folders) -> tuple[ContextFile, ...]:
     """The files of a layer that are part of its key. Raises when they are larger than the layer allows."""
     layer, context = node.layer, node.layer.spec.context
     found = [*tree(layer.folder / "files", "files")] if (layer.folder / "files").exists() else []
-    found += [ContextFile(f"patches/{patch.name}", patch) for patch in layer.patches]
+    found += [ContextFile(f"patches/{patch.name}", patch) for patch in node.patches]
     for package in context.packages:
         found += tree(folders.python / package, f"python/{package}")
     for name in context.data:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from strix_finetune.errors import DefinitionError, InputError, Place, Problem, nearest
 from strix_finetune.model import Channel, LayerDef, Node, Project, Stack, Target
 from strix_finetune.override import edit_list
+from strix_finetune.series import chosen as chosen_patches
 
 
 def find_target(project: Project, name: str) -> Target:
@@ -31,7 +32,8 @@ def stack(project: Project, target_name: str, channel_name: str) -> Stack:
             f"the channel {channel.name} does not serve {target.id}",
             cure=f"it serves {', '.join(channel.spec.targets)}",
         )
-    present = {name: layer for name, layer in project.layers.items() if _serves(layer, target, channel)}
+    absent = {name: reason for name, layer in project.layers.items() if (reason := _lacks(layer, target, channel))}
+    present = {name: layer for name, layer in project.layers.items() if name not in absent}
     nodes: dict[str, Node] = {}
 
     def visit(name: str) -> None:
@@ -59,13 +61,18 @@ def stack(project: Project, target_name: str, channel_name: str) -> Stack:
         place = Place(second.path, second.positions.line(("final",))) if second else Place(channel.source.path)
         message = f"the stack of {target.id} on {channel.name} needs exactly one final layer and has {names}"
         raise DefinitionError(Problem(message, place, "set final = true in one layer.toml"))
-    return Stack(target, channel, tuple(nodes.values()))
+    return Stack(target, channel, tuple(nodes.values()), absent)
 
 
 def wanted(chosen: Stack, names: tuple[str, ...]) -> tuple[str, ...]:
     """The layers that were asked for: the named ones, else the final one. Raises InputError for an unknown name."""
     known = [node.name for node in chosen.nodes]
     for name in names:
+        if name in chosen.absent:
+            raise InputError(
+                f"there is no layer '{name}' for {chosen.target.id} on {chosen.channel.name}: {chosen.absent[name]}",
+                cure=f"the stack has {', '.join(known)}",
+            )
         if name not in known:
             raise InputError(
                 f"there is no layer '{name}' for {chosen.target.id} on {chosen.channel.name}", cure=nearest(name, known)
@@ -73,13 +80,14 @@ def wanted(chosen: Stack, names: tuple[str, ...]) -> tuple[str, ...]:
     return names or (chosen.final.name,)
 
 
-def _serves(layer: LayerDef, target: Target, channel: Channel) -> bool:
+def _lacks(layer: LayerDef, target: Target, channel: Channel) -> str:
+    """Why a layer is not in the stack of a target on a channel; empty when it is."""
     spec = layer.spec
-    return (
-        spec.name not in channel.spec.omit
-        and spec.serves in ("any", target.spec.kind)
-        and not (spec.needs_part and spec.needs_part in target.spec.missing)
-    )
+    if spec.name in channel.spec.omit:
+        return f"the channel {channel.name} omits it"
+    if spec.serves not in ("any", target.spec.kind):
+        return f"it serves {spec.serves} targets only"
+    return target.spec.missing.get(spec.needs_part, "") if spec.needs_part else ""
 
 
 def _node(layer: LayerDef, present: dict[str, LayerDef], channel: Channel) -> Node:
@@ -106,6 +114,7 @@ def _node(layer: LayerDef, present: dict[str, LayerDef], channel: Channel) -> No
         vars=values,
         packages={name: tuple(items) for name, items in packages.items()},
         archives={**spec.archives, **(tuning.archives if tuning else {})},
+        patches=chosen_patches(layer, values, channel),
     )
 
 

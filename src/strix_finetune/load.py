@@ -11,9 +11,10 @@ from strix_finetune.model import Channel, LayerDef, Project, Source, Target
 from strix_finetune.override import Override, apply_override, check_vars
 from strix_finetune.pep508 import range_fault, requirement_fault
 from strix_finetune.schema import ChannelFile, LayerFile, OverrideFile, TargetsFile
+from strix_finetune.series import read_series
 
 # folders under images/ that hold no layer
-NOT_LAYERS = ("channels", "locks", "__pycache__")
+NOT_LAYERS = ("channels", "locks", "profiles", "__pycache__")
 
 
 def load(images: Path, override: Path | None = None) -> Project:
@@ -81,45 +82,16 @@ def _layers(root: Path, problems: list[Problem], broken: set[str], *, required: 
                 )
             )
             continue
+        patches, series = read_series(folder, spec, source, problems)
         layers[spec.name] = LayerDef(
             spec=spec,
             source=source,
             folder=folder,
             templates=(folder / "Dockerfile.j2",),
-            patches=_patches(folder, spec, source, problems),
+            patches=patches,
+            series=series,
         )
     return layers
-
-
-def _patches(folder: Path, spec: LayerFile, source: Source, problems: list[Problem]) -> tuple[Path, ...]:
-    if spec.patches is None:
-        return ()
-    series = folder / spec.patches.series
-    if not tomlfile.is_file(series):
-        place = Place(source.path, source.positions.line(("patches", "series")))
-        message = f"the patch series '{spec.patches.series}' does not exist"
-        problems.append(Problem(message, place, "write it: the names of the patches, one a line"))
-        return ()
-    patches: list[Path] = []
-    for number, line in enumerate((tomlfile.read_text(series, problems) or "").splitlines(), 1):
-        name = line.split("#")[0].strip()
-        if not name:
-            continue
-        place = Place(series, number)
-        if name.startswith("/") or ".." in name.split("/"):
-            problems.append(
-                Problem(f"the patch '{name}' lies outside of the layer", place, "copy it beside the series")
-            )
-            continue
-        patch = series.parent / name
-        if not tomlfile.is_file(patch):
-            problems.append(
-                Problem(f"the patch '{name}' does not exist", place, "add it, or remove its line from the series")
-            )
-        elif patch.name in {other.name for other in patches}:
-            problems.append(Problem(f"a patch called '{patch.name}' is in the series twice", place, "remove one"))
-        patches.append(patch)
-    return tuple(patches)
 
 
 def _override(folder: Path, problems: list[Problem]) -> Override | None:

@@ -29,13 +29,18 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class LayerDef:
-    """One layer as declared. `templates`: a user's first, then the shipped one; `edit`: the user's changes."""
+    """One layer as declared. `templates`: a user's first, then the shipped one; `edit`: the user's changes.
+
+    `patches`: the series and what a user adds. Where a variable chooses the series, `series` has them all by its
+    value, and `patches` only what a user adds; `Node.patches` is what is applied.
+    """
 
     spec: LayerFile
     source: Source
     folder: Path
     templates: tuple[Path, ...]
     patches: tuple[Path, ...] = ()
+    series: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
     edit: Edit | None = None
 
     @property
@@ -81,6 +86,7 @@ class Node:
     vars: Mapping[str, Value]
     packages: Mapping[str, tuple[str, ...]]
     archives: Mapping[str, Archive]
+    patches: tuple[Path, ...] = ()
 
     @property
     def name(self) -> str:
@@ -94,11 +100,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The layers of one target on one channel, parents before children."""
+    """The layers of one target on one channel, parents before children. `absent`: layers that it lacks, and why."""
 
     target: Target
     channel: Channel
     nodes: tuple[Node, ...]
+    absent: Mapping[str, str] = field(default_factory=dict)
 
     def node(self, name: str) -> Node:
         return next(node for node in self.nodes if node.name == name)

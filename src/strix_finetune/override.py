@@ -101,13 +101,14 @@ def _patches(
     layer: LayerDef, edit: LayerOverride, folder: Path, at: Callable[..., Place], problems: list[Problem]
 ) -> list[Path]:
     patches: list[Path] = []
+    taken = {patch.name for series in (layer.patches, *layer.series.values()) for patch in series}
     for index, relative in enumerate(edit.patches):
         patch, place = folder / relative, at("patches", index)
         if layer.spec.patches is None:
             problems.append(Problem(f"the layer '{layer.name}' applies no patches", place, "remove it"))
         elif not is_file(patch):
             problems.append(Problem(f"the patch '{relative}' does not exist", place, f"add it below {folder}"))
-        elif patch.name in {other.name for other in (*layer.patches, *patches)}:
+        elif patch.name in taken | {other.name for other in patches}:
             problems.append(Problem(f"the layer '{layer.name}' has a patch '{patch.name}'", place, "rename yours"))
         patches.append(patch)
     return patches

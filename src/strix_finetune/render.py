@@ -125,7 +125,7 @@ def _render(
         "archive": archive,
         "builder": builder,
         # in the order of the series, not of the names
-        "patches": [f"patches/{patch.name}" for patch in node.layer.patches],
+        "patches": [f"patches/{patch.name}" for patch in node.patches],
     }
     if node.parent is None and bootstrap.source == "mmdebstrap":
         values["rootfs"] = ROOTFS

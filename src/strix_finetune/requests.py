@@ -92,13 +92,13 @@ class Requests:
         patches = {
             f"patches/{node.name}/{patch.name}": patch.read_bytes()
             for node in stack.nodes
-            for patch in node.layer.patches
+            for patch in node.patches
         }
         layers = {
             node.name: {
                 "vars": dict(node.vars),
                 "archives": {name: archive.model_dump() for name, archive in node.archives.items()},
-                "patches": [patch.name for patch in node.layer.patches],
+                "patches": [patch.name for patch in node.patches],
             }
             for node in stack.nodes
         }

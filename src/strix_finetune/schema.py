@@ -84,7 +84,7 @@ class Smoke(Strict):
 class Patches(Strict):
     """A patch series: `series` lists file names beside it, one a line; applied strictly, fuzz and offset are errors.
 
-    `markers`: file inside the image → text that only the patched file holds.
+    `{version}` in it is the layer's variable of that name: a channel then chooses among several series.
     """
 
     series: RelativePath

@@ -98,3 +98,22 @@ def test_stacks_that_cannot_be(chain: Images) -> None:
             "none; set final = true in one layer.toml"
         )
     ]
+
+
+def test_a_layer_that_the_stack_lacks_is_told_with_the_reason(chain: Images) -> None:
+    chain.write("images/rccl/layer.toml", (chain.path / "rccl/layer.toml").read_text() + 'needs_part = "rccl"\n')
+    chain.channel("slim", 'omit = ["rccl", "devel"]\n')
+    text = (chain.path / "targets.toml").read_text()
+    other = '\n[target.gfx1103]\nkind = "gpu"\nmissing = { rccl = "ROCm does not build it" }\n'
+    chain.targets(text + other)
+
+    def sentence(target: str, channel: str = "debian") -> str:
+        with pytest.raises(InputError) as caught:
+            graph.wanted(chain.stack(target, channel), ("rccl",))
+        return str(caught.value)
+
+    assert sentence("gfx1103") == (
+        "there is no layer 'rccl' for gfx1103 on debian: ROCm does not build it; the stack has base, torch, app, devel"
+    )
+    assert "for cpu on debian: it serves gpu targets only;" in sentence("cpu")
+    assert "for gfx1151 on slim: the channel slim omits it;" in sentence("gfx1151", "slim")
