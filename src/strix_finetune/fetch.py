@@ -46,7 +46,7 @@ def fetch(
     used. A failure leaves nothing behind.
     """
     path = folder / sha256
-    if _is_whole(path, sha256, size):
+    if is_whole(path, sha256, size):
         return path
     if not web.is_safe(url):
         raise InputError(
@@ -68,7 +68,7 @@ def fetch(
     return path
 
 
-def _is_whole(path: Path, sha256: str, size: int) -> bool:
+def is_whole(path: Path, sha256: str, size: int) -> bool:
     """Whether the cache has the file, unharmed."""
     if not path.is_file() or path.stat().st_size != size:
         return False

@@ -15,6 +15,7 @@ from strix_finetune.model import ContextFile, Keyed
 from strix_finetune.netconf import NetSettings
 from strix_finetune.plan import Build, Step
 from strix_finetune.render import ROOTFS
+from strix_finetune.schema import Archive
 from strix_finetune.workspace import Workspace
 
 
@@ -90,9 +91,7 @@ class Requests:
         apt = "".join(f"{name}={package.version}\n" for name, package in self.lock.apt.packages.items())
         sets = {f"locked/pip-{name}.txt": entry.text.encode() for name, entry in self.lock.pip.items()}
         patches = {
-            f"patches/{node.name}/{patch.name}": patch.read_bytes()
-            for node in stack.nodes
-            for patch in node.patches
+            f"patches/{node.name}/{patch.name}": patch.read_bytes() for node in stack.nodes for patch in node.patches
         }
         layers = {
             node.name: {
@@ -114,6 +113,16 @@ class Requests:
         written = {name: json.dumps(value, indent=1).encode() for name, value in declared.items()}
         return {"locked/apt.txt": apt.encode(), **sets, **patches, **written, **reader}
 
+    def _archive(self, entry: Archive, cache: Path) -> Path:
+        from strix_finetune import fetch
+        from strix_finetune.resolve import aptsource
+
+        wanted, folder = (entry.url, entry.sha256, entry.size), cache / "archives"
+        if entry.url.startswith(aptsource.SCHEME):
+            apt = self.workspace.stack.channel.spec.apt
+            return aptsource.fetch_source(*wanted, folder, self.settings, cache, apt)
+        return fetch.fetch(*wanted, folder, self.settings)
+
     def _network_files(self, layer: Keyed) -> Iterator[ContextFile]:
         pip_sets = layer.layer.node.layer.spec.pip
         wanted = {pair: hashes for name in pip_sets for pair, hashes in self.lock.pip[name].files.items()}
@@ -126,12 +135,12 @@ class Requests:
             yield ContextFile(f"{netconf.FOLDER}/{file.path}", file.source, file.executable)
 
     def _fetched(self, layer: Keyed) -> Iterator[ContextFile]:
-        from strix_finetune import bootstrap, fetch
+        from strix_finetune import bootstrap
 
         cache = self.workspace.folders.cache
         for name, entry in layer.layer.node.archives.items():
             if f"archive {name}" in layer.layer.inputs:
-                path = fetch.fetch(entry.url, entry.sha256, entry.size, cache / "archives", self.settings)
+                path = self._archive(entry, cache)
                 yield ContextFile(f"inputs/archives/{entry.url.rsplit('/', 1)[-1]}", path)
         if ROOTFS in layer.layer.dockerfile:
             path = bootstrap.rootfs(layer, self.lock, self.workspace.stack.channel.spec, self.settings, cache)

@@ -20,7 +20,7 @@ from strix_finetune.errors import FetchFailed, LockError, Place
 from strix_finetune.lockmodel import AptLock, Lock
 from strix_finetune.model import ContextFile, Keyed, LayerDef, Node, RenderedLayer, Source
 from strix_finetune.netconf import NetSettings
-from strix_finetune.resolve import image, pip
+from strix_finetune.resolve import aptsource, image, pip
 from strix_finetune.resolve.apt import HostApt
 from strix_finetune.schema import Apt, ChannelFile, LayerFile, PipSet
 from strix_finetune.tomlpos import Positions
@@ -227,3 +227,19 @@ def test_a_build_step_reaches_the_archive_and_the_index(bench: Bench, rootfs_tar
             assert word not in rest
     finally:
         bench.engine.remove(built)
+
+
+def test_a_source_file_comes_by_apt_and_is_what_the_signed_index_says(
+    settings: NetSettings, cache: Path, archive: HostApt
+) -> None:
+    with archive.state(SID, sources=True) as state:
+        state.update()
+        versions = aptsource.parse_sources(state.run("apt-cache", "showsrc", "--only-source", "hello").stdout)
+    version, files = next(iter(versions.items()))
+    name = next(name for name in files if ".orig.tar" in name and not name.endswith(".asc"))
+    url, listed = f"apt-source:hello={version}/{name}", files[name]
+    path = aptsource.fetch_source(url, listed.sha256, listed.size, cache / "archives", settings, cache, SID)
+    assert path.name == listed.sha256
+    assert path.stat().st_size == listed.size
+    with pytest.raises(FetchFailed, match="is not the file that the lock names"):
+        aptsource.fetch_source(url, "0" * 64, listed.size, cache / "archives", settings, cache, SID)

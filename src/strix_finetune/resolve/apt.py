@@ -41,7 +41,7 @@ class HostApt:
     def ask(self, names: Collection[str], apt: Apt) -> AptAnswer:
         """See `AptResolver.ask`. Fetches what is new in the archive (0.1 s when nothing is, a few at first)."""
         wanted = sorted(set(names))
-        with self._state(apt) as state:
+        with self.state(apt) as state:
             state.update()
             releases = {suite: state.release(suite) for suite in debian.suites(apt).suites}
             served = state.served(wanted)
@@ -51,34 +51,37 @@ class HostApt:
         return AptAnswer(releases, candidates, served, unknown)
 
     @contextlib.contextmanager
-    def _state(self, apt: Apt) -> Iterator[_State]:
-        """The private folder for these sources, held by one process at a time."""
+    def state(self, apt: Apt, *, sources: bool = False) -> Iterator[State]:
+        """A private folder for these suites, held by one process at a time; with `sources` it knows source packages
+        instead of binary ones."""
         mirror = debian.mirror(self._settings.debian_mirror)
-        sources = sources_list(mirror, debian.suites(apt), str(debian.keyring()))
-        config = "\n\n".join([sources, *apt.pins])
+        listed = sources_list(mirror, debian.suites(apt), str(debian.keyring()))
+        if sources:
+            listed = listed.replace("deb [", "deb-src [")
+        config = "\n\n".join([listed, *apt.pins])
         folder = self._cache / "apt" / hashlib.sha256(config.encode()).hexdigest()[:16]
         for name in ("state/lists/partial", "cache/archives/partial", "etc/preferences.d", "etc/empty.d"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             (folder / "state/status").touch()
-            (folder / "etc/sources.list").write_text(sources)
+            (folder / "etc/sources.list").write_text(listed)
             (folder / "etc/preferences").write_text(preferences(apt.pins))
             (folder / "apt.conf").write_text(_apt_conf(folder, self._settings))
-            yield _State(folder, apt, mirror)
+            yield State(folder, apt, mirror)
 
 
-class _State:
-    """One private apt folder, ready to be asked."""
+class State:
+    """One private apt folder, ready to be asked. `mirror` is safe to print."""
 
     def __init__(self, folder: Path, apt: Apt, mirror: str) -> None:
-        self._folder, self._apt, self._mirror = folder, apt, redact(mirror)
+        self._folder, self._apt, self.mirror = folder, apt, redact(mirror)
 
     def update(self) -> None:
         """Fetch the indexes. apt counts a failed fetch as a warning unless told otherwise."""
-        done = self._run("apt-get", "update", "-q", "-o", "APT::Update::Error-Mode=any")
+        done = self.run("apt-get", "update", "-q", "-o", "APT::Update::Error-Mode=any")
         if done.returncode != 0:
-            raise explain(done.stderr, self._apt, self._mirror)
+            raise explain(done.stderr, self._apt, self.mirror)
 
     def release(self, suite: str) -> Release:
         """The signed Release file of a suite, among those that apt has verified and kept."""
@@ -92,14 +95,14 @@ class _State:
 
     def candidates(self, names: Sequence[str]) -> dict[str, str]:
         """name → the version that apt would install; names without one are left out."""
-        return parse_policy(self._run("apt-cache", "policy", *names).stdout) if names else {}
+        return parse_policy(self.run("apt-cache", "policy", *names).stdout) if names else {}
 
     def served(self, names: Sequence[str]) -> dict[str, dict[str, AptPackage]]:
-        return parse_show(self._run("apt-cache", "show", *names).stdout) if names else {}
+        return parse_show(self.run("apt-cache", "show", *names).stdout) if names else {}
 
     def cure(self, name: str) -> str:
         """What to do about a name that cannot be installed: its providers, or the nearest name that exists."""
-        told = self._run("apt-cache", "showpkg", name).stdout
+        told = self.run("apt-cache", "showpkg", name).stdout
         lines = told.partition("Reverse Provides:")[2].splitlines()
         providers = sorted({line.split()[0] for line in lines if line.strip()})
         if providers:
@@ -108,16 +111,16 @@ class _State:
 
         # names are told by their beginning here: comparing with all 70000 would take seconds
         for prefix in (name[:3], name[:1]):
-            known = self._run("apt-cache", "pkgnames", prefix).stdout.split()
+            known = self.run("apt-cache", "pkgnames", prefix).stdout.split()
             close = get_close_matches(name, known, n=1, cutoff=0.7)
             if close:
                 return f"did you mean '{close[0]}'?"
         return "check the spelling, or the suite of the channel"
 
-    def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         env = debian.environment() | {"APT_CONFIG": str(self._folder / "apt.conf")}
         try:
-            return subprocess.run(command, capture_output=True, text=True, env=env, errors="replace")
+            return subprocess.run(command, capture_output=True, text=True, env=env, errors="replace", cwd=cwd)
         except FileNotFoundError:
             raise InputError(f"this host has no {command[0]}", cure="install apt") from None
 
@@ -196,11 +199,16 @@ def explain(stderr: str, apt: Apt, mirror: str) -> FetchFailed:
         )
     if "No space left on device" in text:
         return FetchFailed("the disk of the cache folder is full", cure="make room, or set XDG_CACHE_HOME")
-    if reason := _UNREACHABLE.search(text):
-        words = reason[1].removeprefix("E: ").strip().rstrip(".")
+    if words := unreachable(text):
         return FetchFailed(f"{mirror} cannot be reached ({words})", cure="check the network and the proxy settings")
     first = next((line for line in text.splitlines() if line.startswith("E: ")), text.strip()[:200])
     return FetchFailed(f"apt cannot read the indexes of '{suite}': {first.removeprefix('E: ').rstrip('.')}")
+
+
+def unreachable(text: str) -> str:
+    """apt's words for a fault of the network, or an empty string."""
+    reason = _UNREACHABLE.search(text)
+    return re.sub(r"^[EW]: ", "", reason[1]).strip().rstrip(".") if reason else ""
 
 
 def _apt_conf(folder: Path, settings: NetSettings) -> str:
