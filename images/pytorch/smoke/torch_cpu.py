@@ -39,6 +39,8 @@ weight = torch.ones(3, requires_grad=True)
 (weight * torch.tensor([1.0, 2.0, 3.0])).square().sum().backward()
 check(weight.grad is not None and weight.grad.tolist() == [2.0, 8.0, 18.0], f"wrong gradient {weight.grad}")
 check(torch.distributed.is_available() and torch.distributed.is_gloo_available(), "Gloo is missing")
+# what torchrun begins with; it fails where USE_LIBUV does not suit the build
+torch.distributed.TCPStore("127.0.0.1", 0, 1, is_master=True)
 # the helper of shared memory, which data loaders start
 check((Path(torch.__file__).parent / "bin" / "torch_shm_manager").exists(), "no torch_shm_manager")
 
