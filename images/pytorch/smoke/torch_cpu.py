@@ -40,7 +40,8 @@ weight = torch.ones(3, requires_grad=True)
 check(weight.grad is not None and weight.grad.tolist() == [2.0, 8.0, 18.0], f"wrong gradient {weight.grad}")
 check(torch.distributed.is_available() and torch.distributed.is_gloo_available(), "Gloo is missing")
 # what torchrun begins with; it fails where USE_LIBUV does not suit the build
-torch.distributed.TCPStore("127.0.0.1", 0, 1, is_master=True)
+torch.distributed.init_process_group("gloo", init_method="tcp://127.0.0.1:29531", rank=0, world_size=1)
+torch.distributed.destroy_process_group()
 # the helper of shared memory, which data loaders start
 check((Path(torch.__file__).parent / "bin" / "torch_shm_manager").exists(), "no torch_shm_manager")
 
