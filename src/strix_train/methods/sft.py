@@ -59,15 +59,15 @@ def train(job: Job) -> Outcome:
         "training_seconds": round(watch.training_seconds, 3),
         "tokens": watch.tokens,
         "tokens_per_s": round(watch.tokens / watch.training_seconds, 2) if watch.training_seconds else None,
-        "peak_memory": peak_memory(job.device),
     }
     if job.stopper.requested and done < steps:
-        return Outcome(model, tokenizer, True, facts)
+        return Outcome(model, tokenizer, True, facts | {"peak_memory": peak_memory(job.device)})
     if job.plan.evaluation:
         facts["eval_loss"] = _evaluate(job, trainer, text)
     if job.rank == 0:
         job.folder.write_folder("adapter", lambda aside: _save(model, tokenizer, aside))
     facts["questions"] = asking.after(model)
+    facts["peak_memory"] = peak_memory(job.device)
     console.fact("memory", f"{gigabytes(facts['peak_memory'])} at most")
     return Outcome(model, tokenizer, False, facts)
 
