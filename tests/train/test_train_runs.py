@@ -139,6 +139,7 @@ def test_a_run_without_home_as_any_user(workshop: Workshop, tmp_path: Path) -> N
         reading = []
         for folder in (workshop.path, *workshop.path.parents[:2], tmp_path):
             folder.chmod(0o755)
+        subprocess.run(["chmod", "-R", "a+rX", workshop.path], check=True)
     stranger = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups", *reading, sys.executable]
     work, temporary = tmp_path / "work", tmp_path / "tmp"
     for folder in (work, temporary):

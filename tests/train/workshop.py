@@ -63,7 +63,7 @@ class Workshop:
         """Run `train` to its end."""
         process = self.start(*words, **options)
         out, err = process.communicate(timeout=400)
-        assert "Traceback" not in out + err
+        assert "Traceback" not in out + err, out + err
         return Done(process.returncode, out, err)
 
     def several(self, commands: Sequence[Sequence[object]]) -> list[Done]:
