@@ -38,12 +38,22 @@ class Workspace:
     def lock_folders(self) -> tuple[Path, ...]:
         """Where locks are looked for, the first that has one wins; the first is also where a new one is written.
 
-        A user's override has locks of its own, since its lists differ; an installed package cannot be written to.
+        A user's override has locks of its own when its lists differ; an installed package cannot be written to.
         """
         shipped = self.folders.images / "locks"
-        if self.project.override:
+        if self.project.override and self._asks_for_more:
             return (self.project.override / "locks", self.folders.data / "locks", shipped)
         return (shipped,) if self.folders.in_checkout else (self.folders.data / "locks", shipped)
+
+    @property
+    def _asks_for_more(self) -> bool:
+        """Whether the override changes what is locked: package lists, requirements or layers, not only variables."""
+        override = self.project.override
+        return override is not None and any(
+            layer.folder.is_relative_to(override)
+            or (layer.edit is not None and bool(layer.edit.spec.packages or layer.edit.spec.requirements))
+            for layer in self.project.layers.values()
+        )
 
     @property
     def lock_path(self) -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,7 @@ def test_a_damaged_text_is_a_fault_with_a_line_or_still_a_text(noise: str, at: i
         ('accelerate = "1.15.0', 'accelerate = "1.14.0', 21, "not those of debian-gfx1151.unsloth.txt"),
         ("2026-10-30T08:08:01Z", "2026-10-32T08:08:01Z", 10, "'2026-10-32T08:08:01Z' is not a date"),
         ("https://example.org", "https://me:secret@example.org", 29, "cannot be right"),
+        ("https://example.org", "apt-source:", 29, "cannot be right"),
         ("format = 1", "format = 2", 2, "newer format"),
         ("format = 1", "format = " + "[" * 5000, 1, "nested too deeply"),
         ("format = 1", "format = " + "9" * 5000, 1, "not valid TOML"),
@@ -211,3 +213,9 @@ def test_a_requirements_text_that_is_missing(tmp_path: Path) -> None:
 def test_no_lock(tmp_path: Path) -> None:
     with pytest.raises(LockError, match="there is no lock yet; write one with 'strix-finetune lock'"):
         lockfile.read(tmp_path / "debian-gfx1151.toml")
+
+
+def test_an_archive_from_debians_own_archive(tmp_path: Path) -> None:
+    source = ArchiveLock("apt-source:rccl=1:5.4.3-3~exp1/rccl_5.4.3.orig.tar.gz", "a" * 64, 983139)
+    lockfile.save(replace(LOCK, archives={"source": source}), tmp_path)
+    assert lockfile.read(tmp_path / lockfile.file_name(LOCK.channel, LOCK.target)).archives == {"source": source}

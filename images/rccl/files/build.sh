@@ -1,0 +1,59 @@
+#!/bin/sh
+# build.sh TARGET FUNCTIONS OPTIONS: compile /build/source for one target and lay the result under /result.
+# OPTIONS go to the compiler of the library, separated by semicolons. Compiled objects and the linked library are kept
+# in the engine's cache, which /var/cache/strix-finetune is for this step.
+set -eu
+target=$1 functions=$2 options=$3
+here=$(dirname "$0")
+cache=/var/cache/strix-finetune
+
+fail() {
+  echo "rccl: $*" >&2
+  exit 1
+}
+
+# hipcc only calls clang, and the code also depends on the device libraries: ccache sees neither by itself
+compiler=$(dpkg-query --show | grep -E '^(clang|hipcc|libclang-cpp|libllvm|lld|llvm|rocm-device-libs)' | tr '\t\n' '= ')
+export CCACHE_DIR="$cache/ccache" CCACHE_MAXSIZE=2G CCACHE_COMPILERCHECK="string:$compiler"
+export LINK_CACHE="$cache/links" LINK_COMPILER="$compiler"
+
+# Bounded by cores and by memory: a unit of device code takes up to 1.6 GB, the link of all functions 4 GB.
+free=$(awk '/^MemAvailable:/ { print int($2 / 1000) }' /proc/meminfo)
+for file in /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes; do
+  limit=$(cat "$file" 2> /dev/null || echo max)
+  case "$limit" in
+    *[!0-9]*) ;;
+    *) [ $((limit / 1000000)) -ge "$free" ] || free=$((limit / 1000000)) ;;
+  esac
+done
+needed=1600
+[ "$functions" = training ] || needed=4000
+[ "$free" -ge "$needed" ] || fail "linking the function set '$functions' takes $needed MB of memory, and $free MB are free"
+jobs=$((free / 1600))
+[ "$jobs" -le "$(nproc)" ] || jobs=$(nproc)
+
+[ -f "$here/functions/$functions.txt" ] \
+  || fail "there is no function set '$functions'; known: $(ls "$here/functions" | sed 's/\.txt$//' | tr '\n' ' ')"
+python3 "$here/function_set.py" "$here/functions/$functions.txt" > /build/source/src/include/function_set.h
+
+cd /build
+echo "compiling for $target, functions '$functions', $jobs at a time"
+# the C compiler is only asked for its headers
+cmake -G Ninja -S source -B out -Wno-dev -DCMAKE_BUILD_TYPE=Release -DCMAKE_SKIP_RPATH=ON -DCMAKE_INSTALL_LIBDIR=lib \
+  -DCMAKE_CXX_COMPILER=hipcc -DCMAKE_C_COMPILER="$(ls /usr/bin/clang-[0-9]* | tail -n 1)" \
+  -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_LINKER_LAUNCHER="python3;$here/cached_link.py" \
+  -DROCM_PATH=/usr -DAMDGPU_TARGETS="$target" -DGPU_TARGETS="$target" -DBUILD_TESTS=OFF \
+  -DBUILD_FILE_REORG_BACKWARD_COMPATIBILITY=OFF -DRCCL_EXTRA_OPTIONS="$options" > configure.log \
+  || { tail -n 30 configure.log; fail "the configure step failed"; }
+ninja -C out -j "$jobs"
+ccache --show-stats | grep -E 'Hits|Misses' | head -n 2
+
+prefix=/result/opt/rccl
+DESTDIR= cmake --install out --prefix "$prefix" --strip > /dev/null
+rm -r "$prefix/include" "$prefix/lib/cmake" "$prefix/share"
+cp source/LICENSE.txt source/NOTICES.txt "$prefix/"
+mkdir -p "$prefix/bin" /result/etc/ld.so.conf.d
+hipcc --offload-host-only -x hip -O1 -w -std=c++14 $(echo "$options" | tr ';' ' ') \
+  -I out/include -I out/include/rccl -I source/src -I source/src/include -I source/src/collectives \
+  "$here/functions.cc" -o "$prefix/bin/rccl-functions" -s -L "$prefix/lib" -lrccl
+echo /opt/rccl/lib > /result/etc/ld.so.conf.d/rccl.conf
