@@ -42,6 +42,9 @@ check(torch.distributed.is_available() and torch.distributed.is_gloo_available()
 # what torchrun begins with; it fails where USE_LIBUV does not suit the build
 torch.distributed.init_process_group("gloo", init_method="tcp://127.0.0.1:29531", rank=0, world_size=1)
 torch.distributed.destroy_process_group()
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous  # noqa: E402
+
+StaticTCPRendezvous("127.0.0.1", 29532, 0, 1, "smoke", 60).next_rendezvous()
 # the helper of shared memory, which data loaders start
 check((Path(torch.__file__).parent / "bin" / "torch_shm_manager").exists(), "no torch_shm_manager")
 
