@@ -1,6 +1,6 @@
 # The commands of the README. Each sets up what it needs and says so.
 #
-#   make image   build the layers that are not up to date      TARGET=gfx1151 CHANNEL=debian ENGINE=docker
+#   make image   build the layers that are not up to date      TARGET=gfx1151 CHANNEL=debian ENGINE=docker OVERRIDE=folder
 #   make demo    image, then a real fine-tune in the container
 #   make test    everything that can be shown on this machine
 #   make lint    ruff and mypy
@@ -9,8 +9,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STRIX := $(BIN)/strix-finetune
-OPTIONS := $(if $(TARGET),--target $(TARGET)) $(if $(CHANNEL),--channel $(CHANNEL)) $(if $(ENGINE),--engine $(ENGINE)) \
-           $(if $(OVERRIDE),--override $(OVERRIDE))
+OPTIONS = $(if $(TARGET),--target $(TARGET)) $(if $(CHANNEL),--channel $(CHANNEL)) $(if $(ENGINE),--engine $(ENGINE)) \
+          $(if $(OVERRIDE),--override $(OVERRIDE))
 
 export PYTHON
 
@@ -23,6 +23,9 @@ image: $(VENV)/installed
 demo: $(VENV)/installed
 	@scripts/host.sh engine
 	$(STRIX) demo $(OPTIONS)
+
+# tests build what the demo builds: RCCL with what a training run calls (docs/rccl.md)
+test test-train: export OVERRIDE ?= images/profiles/training
 
 # services that the tests start are stopped again, whatever the outcome
 test: export STRIX_STARTED := $(CURDIR)/build/started

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.e2e.stranger import Stranger
+from tests.e2e.stranger import TRAINING, Stranger
 
 from strix_finetune.engine.podman_conf import HostFacts, configuration
 
@@ -26,15 +26,15 @@ def podman_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def keys(stranger: Stranger, *arguments: str) -> dict[str, str]:
-    lines = stranger.strix("plan", "--json", *arguments).splitlines()
+    lines = stranger.strix("plan", "--json", "--override", TRAINING, *arguments).splitlines()
     events = [json.loads(line) for line in lines if line.startswith("{")]
     return {event["layer"]: event["key"] for event in events if event["event"] == "layer-planned"}
 
 
 def test_the_real_chain_builds_on_podman_with_the_same_keys(stranger: Stranger) -> None:
-    stranger.run("make", "image", "ENGINE=podman")
+    stranger.run("make", "image", "ENGINE=podman", f"OVERRIDE={TRAINING}")
     assert keys(stranger, "--engine", "podman") == keys(stranger, "--engine", "docker")
-    assert "building" not in stranger.run("make", "image", "ENGINE=podman")
+    assert "building" not in stranger.run("make", "image", "ENGINE=podman", f"OVERRIDE={TRAINING}")
 
 
 def test_podman_run_works(stranger: Stranger, podman_env: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from tests.e2e.stranger import Stranger
+from tests.e2e.stranger import TRAINING, Stranger
 
 IMAGE = "localhost/strix-finetune:gfx1151"
 
@@ -24,18 +24,20 @@ def test_make_demo_teaches_the_model(stranger: Stranger) -> None:
 
 
 def test_a_second_run_and_a_run_without_its_venv_build_nothing(stranger: Stranger) -> None:
-    assert "up to date in" in stranger.run("make", "image")
+    assert "up to date in" in stranger.run("make", "image", f"OVERRIDE={TRAINING}")
     stranger.run("rm", "-rf", ".venv")
-    said = stranger.run("make", "image")
+    said = stranger.run("make", "image", f"OVERRIDE={TRAINING}")
     assert "building" not in said
     assert IMAGE in said
 
 
 def test_json_output_is_what_the_documentation_says(stranger: Stranger) -> None:
-    plan = [json.loads(line) for line in stranger.strix("plan", "--json").splitlines() if line.startswith("{")]
+    said = stranger.strix("plan", "--json", "--override", TRAINING)
+    plan = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert [event["layer"] for event in plan][-1] == "finetune"
     assert {"event", "layer", "action", "reason", "key", "tags"} <= set(plan[0])
-    built = [json.loads(line) for line in stranger.strix("build", "--json").splitlines() if line.startswith("{")]
+    said = stranger.strix("build", "--json", "--override", TRAINING)
+    built = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert built[-1]["event"] == "finished"
     assert built[-1]["image"] == IMAGE
     rows = json.loads(stranger.strix("images", "--json"))["images"]
