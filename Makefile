@@ -1,7 +1,7 @@
 # The commands of the README. Each sets up what it needs and says so.
 #
 #   make image   build the layers that are not up to date      TARGET=gfx1151 CHANNEL=debian ENGINE=docker OVERRIDE=folder
-#   make demo    image, then a real fine-tune in the container
+#   make demo    image (RCCL with what training calls), then a real fine-tune in the container
 #   make test    everything that can be shown on this machine
 #   make lint    ruff and mypy
 
@@ -42,7 +42,7 @@ test-engine: $(VENV)/developer
 
 # inside the image: the torch, the libraries and the Python that people get
 test-train: $(VENV)/developer
-	$(BIN)/python tests/train/inside.py $(OPTIONS)
+	$(BIN)/python tests/train/inside.py $(if $(OVERRIDE),,--override images/profiles/training) $(OPTIONS)
 
 test-e2e: $(VENV)/developer
 	$(BIN)/pytest tests/e2e

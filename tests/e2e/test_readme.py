@@ -10,6 +10,8 @@ from pathlib import Path
 from tests.e2e.stranger import TRAINING, Stranger
 
 IMAGE = "localhost/strix-finetune:gfx1151"
+# what `make demo` builds by: the full RCCL takes half an hour of two cores
+PROFILE = "images/profiles/training"
 
 
 def test_make_demo_teaches_the_model(stranger: Stranger) -> None:
@@ -63,6 +65,19 @@ def test_the_labels_say_what_the_image_is(stranger: Stranger) -> None:
     assert not image.get("Entrypoint")
     held = {entry.split("=")[0] for entry in image["Env"]}
     assert not held & {"LD_PRELOAD", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION"}
+
+
+def test_the_image_has_one_rccl_and_it_is_for_the_target(stranger: Stranger) -> None:
+    """No GPU is needed to see which device code a library holds."""
+    inside = "find / -xdev -name 'librccl.so*' -type f; ldconfig -p | grep librccl.so.1"
+    said = stranger.run("docker", "run", "--rm", IMAGE, "sh", "-c", inside).split("\n")
+    assert [line for line in said if line.startswith("/")] == ["/opt/rccl/lib/librccl.so.1.0"]
+    assert "librccl.so.1" in said[1]
+    copied = ("docker", "run", "--rm", "-v", f"{stranger.home}:/out", IMAGE)
+    stranger.run(*copied, "cp", "/opt/rccl/lib/librccl.so.1.0", "/out/librccl.so")
+    found = json.loads(stranger.strix("inspect", "--json", "--require", "gfx1151", f"{stranger.home}/librccl.so"))
+    assert "gfx1151" in json.dumps(found)
+    assert not re.search(r"gfx(?!1151)\d", json.dumps(found))
 
 
 def test_nothing_is_left_behind(stranger: Stranger) -> None:

@@ -34,9 +34,8 @@ def test_an_installed_driver_plans_the_same_keys_as_the_checkout(
     program = str(tmp_path / "venv/bin/strix-finetune")
     elsewhere = Stranger(tmp_path, stranger.home)
     assert "gfx1151 (default)" in elsewhere.run(program, "targets")
-    installed = elsewhere.run(program, "plan", "--json")
-    assert installed == stranger.strix("plan", "--json")
-    assert '"reuse"' in installed
+    installed = elsewhere.run(program, "plan", "--json", "--target", "cpu")
+    assert installed == stranger.strix("plan", "--json", "--target", "cpu")
     # the driver alone: no torch came along
     said = elsewhere.run(str(tmp_path / "venv/bin/pip"), "list")
     assert "torch" not in said
