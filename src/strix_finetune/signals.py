@@ -16,10 +16,8 @@ _MEANING = {
 
 def signal_name(code: int) -> str:
     """The signal behind an exit status of 128 + n, or an empty string."""
-    if not 128 < code < 160:
-        return ""
     try:
-        return signal.Signals(code - 128).name
+        return signal.Signals(code - 128).name if code > 128 else ""
     except ValueError:
         return ""
 
@@ -30,3 +28,9 @@ def describe_exit(code: int) -> str:
     if not name:
         return f"exit code {code}"
     return f"{name} ({_MEANING[name]})" if name in _MEANING else name
+
+
+def how_it_ended(code: int) -> str:
+    """ "failed with exit code 3", or "was killed by SIGSEGV (exit code 139)"."""
+    name = signal_name(code)
+    return f"was killed by {name} (exit code {code})" if name else f"failed with exit code {code}"

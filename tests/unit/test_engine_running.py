@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from strix_finetune.engine.base import EngineInfo, Mount, RunRequest
 from strix_finetune.engine.drivers import BOOT_LABEL, PID_LABEL, driver_labels, is_orphan
 from strix_finetune.engine.running import FrameReader, archive
-from strix_finetune.engine.signals import how_it_ended, signal_name
 from strix_finetune.engine.specs import check, docker_spec, podman_spec
 from strix_finetune.errors import InputError
+from strix_finetune.signals import how_it_ended, signal_name
 
 DOCKER = EngineInfo("docker", "27", "1.46", "unix:///s", rootless=False)
 ROOTLESS = EngineInfo("podman", "5", "1.41", "unix:///s", rootless=True)

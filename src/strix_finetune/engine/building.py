@@ -16,8 +16,8 @@ from strix_finetune.engine.buildkit import FailedStep, StatusDecoder
 from strix_finetune.engine.failures import one_line
 from strix_finetune.engine.legacy import StreamDecoder
 from strix_finetune.engine.places import line_of, read_dockerfile
-from strix_finetune.engine.signals import how_it_ended
 from strix_finetune.errors import BuildFailed, EngineError, EngineUnavailable, Place, Problem, StrixError
+from strix_finetune.signals import how_it_ended
 
 MAX_RECORD = 16 * 1024 * 1024
 _PARSE_LINE = re.compile(r"(?:parse error (?:on )?line|Dockerfile:|on line|at line) ?(\d+)", re.IGNORECASE)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from strix_finetune.engine import tty, wire
 from strix_finetune.engine.base import EngineInfo, RunRequest, RunResult
 from strix_finetune.engine.drivers import driver_labels
-from strix_finetune.engine.signals import signal_name
 from strix_finetune.engine.specs import docker_spec, podman_spec
 from strix_finetune.errors import EngineError, Problem
+from strix_finetune.signals import signal_name
 
 if TYPE_CHECKING:
     from docker import APIClient
