@@ -35,11 +35,11 @@ class Host:
 
 
 def request(
-    image: str, command: Sequence[str], host: Host, engine: EngineInfo, extra: Sequence[Path] = ()
+    image: str, command: Sequence[str], host: Host, engine: EngineInfo, extra: Sequence[Path] = (), key: str = ""
 ) -> RunRequest:
     """A run of `command` in the current folder, which is mounted at its own path and stays the caller's.
 
-    `extra`: folders that are mounted read-only at their own paths.
+    `extra`: folders that are mounted read-only at their own paths. `key`: of the image, for the run's records.
     """
     mounts = [Mount(str(host.workdir), str(host.workdir))]
     mounts += [
@@ -50,6 +50,7 @@ def request(
     # numeric groups would be looked up in the wrong user namespace there: keep-groups alone is right
     groups = ("keep-groups",) if rootless_podman and host.devices else host.groups
     env = {"STRIX_MODELS": MODELS, "HF_HOME": HUB}
+    env |= {"STRIX_IMAGE_KEY": key} if key else {}
     env |= {name: host.env[name] for name in PASSED if name in host.env}
     return RunRequest(
         image=image,

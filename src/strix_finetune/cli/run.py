@@ -60,7 +60,8 @@ def launch(options: Options, command: Sequence[str], folders: Sequence[Path], *,
     image = names.final_ref(target.id)
     engine = connect(options.engine, os.environ)  # type: ignore[arg-type]
     try:
-        if not only_print and engine.image(image) is None:
+        held = engine.image(image)
+        if not only_print and held is None:
             raise WorkError(f"there is no image {image}", cure=f"run 'strix-finetune build --target {target.id}'")
         devices = hostgpu.devices() if target.spec.kind == "gpu" else ()
         cache = workspace.folders.cache
@@ -75,7 +76,7 @@ def launch(options: Options, command: Sequence[str], folders: Sequence[Path], *,
             groups=hostgpu.groups(devices),
             interactive=sys.stdin.isatty() and sys.stdout.isatty(),
         )
-        made = request(image, command, host, engine.info, folders)
+        made = request(image, command, host, engine.info, folders, held.labels.get(names.KEY, "") if held else "")
         if only_print:
             from strix_finetune.show import command_line
 
