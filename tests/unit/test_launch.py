@@ -62,7 +62,7 @@ def test_the_current_folder_is_mounted_at_its_own_path_and_others_read_only() ->
 def test_what_is_printed_is_what_would_be_run() -> None:
     line = command_line(request("image", ["train", "r.yaml"], host(interactive=True), DOCKER), DOCKER)
     assert line[:4] == ["docker", "run", "--rm", "-it"]
-    assert ["--group-add", "992"] == line[line.index("992") - 1 : line.index("992") + 1]
+    assert line[line.index("992") - 1 : line.index("992") + 1] == ["--group-add", "992"]
     assert "--privileged" not in line
     assert not [word for word in line if "seccomp" in word]
     assert line[-3:] == ["image", "train", "r.yaml"]
