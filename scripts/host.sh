@@ -61,6 +61,14 @@ start() { # start NAME PROGRAM ARGUMENT...: a daemon of our own, its process id 
 docker_running() {
   answers /var/run/docker.sock && return 0
   [ -d /run/systemd/system ] && { say "starting docker.service"; as_root systemctl start docker; answers /var/run/docker.sock && return 0; }
+  # a daemon that was killed leaves its process id behind, which may be another program's by now
+  for file in /var/run/docker.pid /var/run/docker/containerd/containerd.pid; do
+    pid=$(cat "$file" 2>/dev/null) || continue
+    case $(cat "/proc/$pid/comm" 2>/dev/null) in
+    dockerd | containerd) ;;
+    *) as_root rm -f "$file" ;;
+    esac
+  done
   start dockerd dockerd
   tries=0
   until answers /var/run/docker.sock; do
