@@ -24,6 +24,7 @@ from strix_finetune.engine import wire
 from strix_finetune.engine.base import BuildEvent, BuildRequest, Engine, RunRequest, RunResult
 from strix_finetune.engine.client import SdkEngine
 from strix_finetune.engine.select import connect
+from strix_finetune.errors import EngineError
 
 LABEL = "io.strix-finetune.engine-test"
 PREFIX = "localhost/strix-engine-test"
@@ -89,7 +90,14 @@ def working_containers(engine: SdkEngine) -> list[str]:
     if engine.info.kind != "podman":
         return []
     query = {"all": "true", "external": "true"}
-    listed = wire.call(engine.api, "GET", "/libpod/containers/json", "list containers", params=query)
+    for _ in range(20):
+        # Podman lists, then looks at each: one that goes away in between is an error of the whole list
+        with suppress(EngineError):
+            listed = wire.call(engine.api, "GET", "/libpod/containers/json", "list containers", params=query)
+            break
+        time.sleep(0.1)
+    else:
+        listed = wire.call(engine.api, "GET", "/libpod/containers/json", "list containers", params=query)
     return [found["Id"] for found in listed if PREFIX in found["Image"] and found["Command"] == ["buildah"]]
 
 
