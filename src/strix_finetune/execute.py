@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from strix_finetune.engine.base import BuildEvent, BuildRequest, Engine, StepDone, StepLog, StepStarted
-from strix_finetune.errors import BuildFailed, EngineError, Problem, SmokeFailed, StrixError, WorkError
+from strix_finetune.errors import BuildFailed, EngineError, Place, Problem, SmokeFailed, StrixError, WorkError
 from strix_finetune.events import (
     Emit,
     Event,
@@ -31,6 +31,9 @@ from strix_finetune.tags import move_tags
 
 # seconds that an interrupted build has to take its container away
 GRACE = 5.0
+
+# how a build step begins the line that says in one sentence why it fails
+TOLD = "strix-finetune: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,11 +247,19 @@ def _size(image: str, engine: Engine) -> int:
 
 
 def _located(error: BuildFailed, step: Step) -> BuildFailed:
-    """The engine names a line of the rendered Dockerfile; people can only change the template behind it."""
+    """The engine names a line of the rendered Dockerfile; people can only change the template behind it.
+
+    A step that knows better prints its own sentence, behind `TOLD`, with its cure after a semicolon.
+    """
     problem, places = error.problems[0], step.layer.layer.places
-    if problem.place is None or problem.place.line is None or not places:
-        return error
-    place = places[min(problem.place.line, len(places)) - 1]
+    place = problem.place
+    if place is not None and place.line is not None and places:
+        place = places[min(place.line, len(places)) - 1]
+    told = next((line for line in reversed(error.log_tail) if line.startswith(TOLD)), "").removeprefix(TOLD)
+    if told:
+        message, _, cure = told.partition("; ")
+        place = next((Place(patch) for patch in step.layer.layer.node.patches if patch.name in message), place)
+        problem = Problem(message, place, cure)
     return BuildFailed(Problem(problem.message, place, problem.cure), log_tail=error.log_tail)
 
 

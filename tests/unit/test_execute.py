@@ -194,6 +194,17 @@ def test_a_failed_layer_stops_its_children_only(site: Site) -> None:
     assert isinstance(outcomes["right"], Reused)
 
 
+def test_a_step_says_its_own_sentence(chain: Images) -> None:
+    """The last line that begins so is the message, with the patch that it names as the place."""
+    site = Site(chain)
+    said = ("patching file a", "strix-finetune: the patch 0002-x.patch does not apply; correct it", "1 hunk failed")
+    site.engine.on_build = fails("rccl", BuildFailed("the step 'RUN …' failed with exit code 1", log_tail=said))
+    site.run()
+    place = chain.path / "rccl/patches/0002-x.patch"
+    assert site.done("rccl").message == f"{place}: the patch 0002-x.patch does not apply; correct it"
+    assert site.done("rccl").log_tail == said
+
+
 def test_a_failure_at_the_bottom_blocks_the_whole_chain(images: Images) -> None:
     names_ = ["a", "b", "c", "d"]
     for number, name in enumerate(names_):

@@ -7,8 +7,9 @@ target=$1 functions=$2 options=$3
 here=$(dirname "$0")
 cache=/var/cache/strix-finetune
 
+# the driver shows this sentence; a cure stands after a semicolon
 fail() {
-  echo "rccl: $*" >&2
+  echo "strix-finetune: $*" >&2
   exit 1
 }
 
@@ -28,12 +29,12 @@ for file in /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_byte
 done
 needed=1600
 [ "$functions" = training ] || needed=4000
-[ "$free" -ge "$needed" ] || fail "linking the function set '$functions' takes $needed MB of memory, and $free MB are free"
+[ "$free" -ge "$needed" ] || fail "linking RCCL's function set '$functions' takes $needed MB of memory, and $free MB are free; make room"
 jobs=$((free / 1600))
 [ "$jobs" -le "$(nproc)" ] || jobs=$(nproc)
 
 [ -f "$here/functions/$functions.txt" ] \
-  || fail "there is no function set '$functions'; known: $(ls "$here/functions" | sed 's/\.txt$//' | tr '\n' ' ')"
+  || fail "RCCL has no function set '$functions'; known: $(ls "$here/functions" | sed 's/\.txt$//' | paste -s -d ' ')"
 python3 "$here/function_set.py" "$here/functions/$functions.txt" > /build/source/src/include/function_set.h
 
 cd /build
@@ -44,7 +45,7 @@ cmake -G Ninja -S source -B out -Wno-dev -DCMAKE_BUILD_TYPE=Release -DCMAKE_SKIP
   -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_LINKER_LAUNCHER="python3;$here/cached_link.py" \
   -DROCM_PATH=/usr -DAMDGPU_TARGETS="$target" -DGPU_TARGETS="$target" -DBUILD_TESTS=OFF \
   -DBUILD_FILE_REORG_BACKWARD_COMPATIBILITY=OFF -DRCCL_EXTRA_OPTIONS="$options" > configure.log \
-  || { tail -n 30 configure.log; fail "the configure step failed"; }
+  || { tail -n 30 configure.log; fail "RCCL's sources cannot be configured for $target; the log of the layer says why"; }
 ninja -C out -j "$jobs"
 ccache --show-stats | grep -E 'Hits|Misses' | head -n 2
 

@@ -22,6 +22,14 @@ def key(command: list[str]) -> str:
     return hasher.hexdigest()
 
 
+def age(path: Path) -> float:
+    """When it was used last; 0 for what another build has just removed."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
 def main(command: list[str]) -> int:
     output = Path(command[command.index("-o") + 1])
     if not output.name.startswith("librccl."):
@@ -38,11 +46,11 @@ def main(command: list[str]) -> int:
         return 0
     code = subprocess.call(command)
     if code == 0:
-        part = folder / f"{kept.name}.part"
+        part = folder / f"{kept.name}.{os.getpid()}"
         shutil.copyfile(output, part)
         part.replace(kept)
-        for path in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)[KEPT:]:
-            path.unlink()
+        for path in sorted(folder.iterdir(), key=age, reverse=True)[KEPT:]:
+            path.unlink(missing_ok=True)
     return code
 
 

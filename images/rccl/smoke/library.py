@@ -56,7 +56,7 @@ for name, digest in patches.items():
 library = PREFIX / manifest["library"]["file"]
 check(sha256(library) == manifest["library"]["sha256"], f"{library} is not the library of the manifest")
 held = sections(library)
-marks = {name for word in held[".rccl_patches"].split(b"\0") for name in word.decode().split(";") if name}
+marks = {name for word in held.get(".rccl_patches", b"").split(b"\0") for name in word.decode().split(";") if name}
 names = {name.removesuffix(".patch") for name in patches}
 unmarked, extra = sorted(names - marks), sorted(marks - names)
 check(not unmarked, f"{library} bears no mark of {', '.join(unmarked)}")
@@ -67,6 +67,7 @@ check(
     found.targets == (target,),
     f"{library} holds code for {', '.join(found.targets) or 'no target'}, not {target} alone",
 )
+check(not found.warnings, f"{library}: {'; '.join(found.warnings)}")
 waves = {size for item in found.code_objects for size in item.wave_sizes}
 check(waves == {wave}, f"{target} runs waves of {wave}, {library} is compiled for {sorted(waves)}")
 
