@@ -179,6 +179,12 @@ def _trainer(
     if job.world == 1:
         arguments.device  # noqa: B018 - the property sets the device up, and counts GPUs
         arguments._n_gpu = min(1, arguments.n_gpu)  # one process drives one GPU; no DataParallel behind our back
+    elif arguments.world_size != job.world:
+        # each process would train a model of its own, and nothing would say so
+        raise TrainError(
+            f"{job.world} processes were started and {arguments.world_size} train together",
+            cure="start them with torchrun, and look at the backends that this PyTorch has",
+        )
     pad = text.tokenizer.pad_token_id
     trainer = Proven(
         model=model,
@@ -236,6 +242,8 @@ def common_arguments(job: Job, steps: int) -> dict[str, Any]:
         "dataloader_drop_last": False,
         "dataloader_pin_memory": job.device.is_gpu,
         "remove_unused_columns": True,
+        # a PyTorch with MPI would be preferred to Gloo, and MPI knows nothing of torchrun: one process a world
+        "ddp_backend": "gloo" if job.world > 1 and not job.device.is_gpu else None,
         "ddp_find_unused_parameters": False if job.world > 1 else None,
     }
 
