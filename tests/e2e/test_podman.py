@@ -34,9 +34,9 @@ def keys(stranger: Stranger, *arguments: str) -> dict[str, str]:
 
 
 def test_the_real_chain_builds_on_podman_with_the_same_keys(stranger: Stranger) -> None:
-    stranger.run("make", "image", "ENGINE=podman", f"OVERRIDE={TRAINING}")
+    stranger.run("make", "image", "ENGINE=podman", f"TARGET={TARGET}")
     assert keys(stranger, "--engine", "podman") == keys(stranger, "--engine", "docker")
-    assert "building" not in stranger.run("make", "image", "ENGINE=podman", f"OVERRIDE={TRAINING}")
+    assert "building" not in stranger.run("make", "image", "ENGINE=podman", f"TARGET={TARGET}")
 
 
 def test_podman_run_works(stranger: Stranger, podman_env: dict[str, str]) -> None:
