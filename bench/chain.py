@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+# no target that anybody has images for
+TARGET = "bench"
 LAYERS = ("one", "two", "three", "four", "five")
 BUSYBOX = Path("/bin/busybox")
 
@@ -17,13 +19,13 @@ def write_definitions(root: Path) -> Path:
     (images / "channels").mkdir(parents=True)
     (images / "locks").mkdir()
     (images / "macros.j2").write_text("")
-    (images / "targets.toml").write_text('default = "cpu"\n[target.cpu]\nkind = "cpu"\nmemory = "host"\n')
+    (images / "targets.toml").write_text(f'default = "{TARGET}"\n[target.{TARGET}]\nkind = "cpu"\nmemory = "host"\n')
     (images / "channels" / "debian.toml").write_text(
         'name = "debian"\ndescription = "bench"\npython = "3.14"\n'
         'bootstrap = { source = "mmdebstrap" }\napt = { suite = "sid" }\n'
     )
-    (images / "locks" / "debian-cpu.toml").write_text(
-        'format = 1\nchannel = "debian"\ntarget = "cpu"\n\n[apt]\nsuite = "sid"\n\n[apt.releases.sid]\n'
+    (images / "locks" / f"debian-{TARGET}.toml").write_text(
+        f'format = 1\nchannel = "debian"\ntarget = "{TARGET}"\n\n[apt]\nsuite = "sid"\n\n[apt.releases.sid]\n'
         f'date = "2026-01-01T00:00:00Z"\nsha256 = "{"0" * 64}"\n'
     )
     for number, name in enumerate(LAYERS):

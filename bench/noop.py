@@ -38,7 +38,18 @@ def main() -> None:
 def _ours(root: Path) -> tuple[str, list[float]]:
     images = chain.write_definitions(root)
     env = {"XDG_CACHE_HOME": str(root / "cache"), "XDG_STATE_HOME": str(root / "state")}
-    command = [PYTHON, "-m", "strix_finetune", "build", "--target", "cpu", "--images", images, "--engine", "docker"]
+    command = [
+        PYTHON,
+        "-m",
+        "strix_finetune",
+        "build",
+        "--target",
+        chain.TARGET,
+        "--images",
+        images,
+        "--engine",
+        "docker",
+    ]
     run(command, env=env)
     # files that were just written may change again within the clock's tick: the memo waits two seconds for that
     time.sleep(2.1)
@@ -78,5 +89,5 @@ def _clean() -> None:
         listed = subprocess.run(
             [program, "images", "--format", "{{.Repository}}:{{.Tag}}"], capture_output=True, text=True
         ).stdout.split()
-        ours = [name for name in listed if any(f"strix-finetune/{layer}:cpu" in name for layer in chain.LAYERS)]
+        ours = [name for name in listed if "/strix-finetune" in name and f":{chain.TARGET}" in name]
         subprocess.run([program, "rmi", "-f", *names, *ours], capture_output=True)

@@ -30,18 +30,17 @@ def images(engine: str, compressed: bool, as_json: bool) -> int:
     if not rows:
         click.echo("there is no image yet: run 'strix-finetune build'")
         return 0
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("IMAGE", "KEY"):
-        table.add_column(name, no_wrap=True)
-    for name in ("SIZE", "ADDS", *(["COMPRESSED"] if compressed else [])):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        cells = [row.name, row.key[:12], _mb(row.size), _mb(row.adds)]
-        table.add_row(*cells, *([_mb(row.compressed)] if compressed else []))
-    Console(soft_wrap=True).print(table)
+    heads = ["IMAGE", "KEY", "SIZE", "ADDS", *(["COMPRESSED"] if compressed else [])]
+    cells = [
+        [row.name, row.key[:12], _mb(row.size), _mb(row.adds), *([_mb(row.compressed)] if compressed else [])]
+        for row in rows
+    ]
+    widths = [max(len(line[column]) for line in [heads, *cells]) for column in range(len(heads))]
+    for line in [heads, *cells]:
+        # names to the left, numbers to the right; never cut, whatever the terminal's width
+        left = [text.ljust(width) for text, width in zip(line[:2], widths[:2], strict=True)]
+        right = [text.rjust(width) for text, width in zip(line[2:], widths[2:], strict=True)]
+        click.echo("  ".join([*left, *right]))
     for notice in sorted({row.notice for row in rows if row.notice}):
         click.echo(f"note: {notice}")
     return 0
