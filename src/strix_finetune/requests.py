@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,9 @@ from strix_finetune.plan import Build, Step
 from strix_finetune.render import ROOTFS
 from strix_finetune.schema import Archive
 from strix_finetune.workspace import Workspace
+
+# a bind mount of anything but the lent network settings
+_MOUNTS_FILES = re.compile(rf"--mount=type=bind,(?!source={re.escape(netconf.FOLDER)},)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +44,16 @@ class Requests:
             labels=self.labels(step.layer),
             build_args=dict(self.settings.proxies),
             network="host" if self.settings.loopback else None,
-            use_cache=not (isinstance(step.action, Build) and step.action.afresh),
+            use_cache=not (isinstance(step.action, Build) and step.action.afresh) and self._cache_is_sound(step.layer),
         )
+
+    def _cache_is_sound(self, layer: Keyed) -> bool:
+        """Whether the engine's own cache can be trusted with a layer.
+
+        buildah takes a step for the same when its text is, and looks at no file that is mounted for it: a changed
+        patch would not be applied. What stands for the network is in no key, and does not count here either.
+        """
+        return self.engine.info.kind == "docker" or not _MOUNTS_FILES.search(layer.layer.dockerfile)
 
     def labels(self, layer: Keyed) -> dict[str, str]:
         """Stable labels only: no date, no revision. A volatile one would rebuild every child."""

@@ -306,3 +306,15 @@ def test_push_and_pull_by_the_command_line(place: Place, registry: str, connecti
     missing = place.strix("pull", f"{registry}/stack/nothing")
     assert missing.returncode == 1
     assert missing.stderr.startswith("error: ") or "error: " in missing.stderr
+
+
+def test_a_file_that_is_mounted_for_a_step_counts(place: Place, connection: Engine) -> None:
+    """The text of the step stays the same, and its result does not: Podman's own cache would not see it."""
+    made = "FROM {{ parent }}\nRUN --mount=type=bind,source=files,target=/media /bin/cat /media/word > /left\n"
+    place.layer("left", made, 'parent = ["root"]', smoke={"word.sh": "cat /left"})
+    for word in ("one", "two"):
+        (place.images / "left/files/word").write_text(f"{word}\n")
+        events = place.events("build", "left")
+        assert [
+            event["detail"] for event in events if event["event"] == "smoke-result" and event["test"] == "left/word.sh"
+        ] == [word]

@@ -5,15 +5,19 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from tests.conftest import Images
 
-from conftest import Images
 from strix_finetune import graph, smoke
 from strix_finetune.codeobject import CodeObjectError
+from strix_finetune.engine.base import EngineInfo
 from strix_finetune.lockmodel import AptLock, AptPackage, Lock, Release
 from strix_finetune.netconf import NetSettings
+from strix_finetune.plan import make_plan
 from strix_finetune.requests import Requests
 from strix_finetune.workspace import Workspace
 
@@ -90,3 +94,21 @@ def test_a_step_sees_every_suite_although_the_image_names_one(chain: Images) -> 
     assert isinstance(sources, bytes)
     assert [line.split()[3] for line in sources.decode().splitlines()] == ["sid", "experimental"]
     assert files[".strix-net/preferences"] == b"Package: a\nPin: release a=experimental\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "mount", "sound"),
+    [
+        ("docker", "--mount=type=bind,source=files,target=/media", True),
+        ("podman", "--mount=type=bind,source=files,target=/media", False),
+        ("podman", "--mount=type=bind,target=/media", False),
+        ("podman", "--mount=type=bind,source=.strix-net,target=/mnt --mount=type=cache,target=/c", True),
+        ("podman", "", True),
+    ],
+)
+def test_podmans_cache_is_not_trusted_with_mounted_files(chain: Images, kind: str, mount: str, sound: bool) -> None:
+    chain.layer("torch", 'parent = ["rccl", "base"]\n', "FROM {{ parent }}\nRUN " + f"{mount} make\n")
+    engine = SimpleNamespace(info=EngineInfo(kind, "1", "1", "", rootless=False))  # type: ignore[arg-type]
+    made = replace(requests(chain), engine=engine)
+    plan = make_plan(chain.stack(), chain.render().values(), ("torch",), [])
+    assert made.build(plan.step("torch")).use_cache is sound

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.conftest import RCCL, Images
 
-from conftest import RCCL, Images
 from strix_finetune.errors import DefinitionError
 
 LAYER = """\
