@@ -1,4 +1,5 @@
-"""python -m bench [noop] [edit] [size] [cold]; without names: all but cold, which takes ten minutes and needs root."""
+"""python -m bench NAME...; without names: noop, edit and size. cold takes ten minutes and needs root, rccl five and
+rccl-full twenty."""
 
 from __future__ import annotations
 
@@ -6,9 +7,16 @@ import os
 import platform
 import sys
 
-from bench import cold, edit, noop, size
+from bench import cold, edit, noop, rccl, size
 
-BENCHES = {"noop": noop.main, "edit": edit.main, "size": size.main, "cold": cold.main}
+BENCHES = {
+    "noop": noop.main,
+    "edit": edit.main,
+    "size": size.main,
+    "cold": cold.main,
+    "rccl": rccl.main,
+    "rccl-full": rccl.full,
+}
 
 
 def main(names: list[str]) -> int:

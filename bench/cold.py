@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.measure import PYTHON, run, table
+from bench.measure import PYTHON, ROOT, run, table
 
 
 def main() -> None:
@@ -31,6 +31,7 @@ def main() -> None:
         }
         for target in ("cpu", "gfx1151"):
             command = [PYTHON, "-m", "strix_finetune", "build", "--engine", "docker", "--target", target]
+            command += ["--override", ROOT / "images/profiles/training"]
             cold = run(command, env=env)
             _forget_images(socket)
             warm = run(command, env=env)
