@@ -80,7 +80,7 @@ def make_build_plan(
                 f"{what} for {workspace.stack.target.id} on {workspace.stack.channel.name}",
                 cure="run 'strix-finetune lock' once without --locked",
             )
-        lock = _relock(workspace, lock, settings, emit, engine)
+        lock = _relock(workspace, lock, settings, emit)
     locks.check_ceilings(workspace.stack, lock)
     plan = _plan(workspace, workspace.render(lock), engine, options)
     if any(_asks_the_archive(step.layer) for step in plan.builds):
@@ -91,8 +91,7 @@ def make_build_plan(
                 cure="build without --locked to lock these entries anew",
             )
         if stale:
-            lock = _relock(workspace, lock, settings, emit, engine)
-            locks.check_ceilings(workspace.stack, lock)
+            lock = _relock(workspace, lock, settings, emit)
             plan = _plan(workspace, workspace.render(lock), engine, options)
     return Planned(plan, lock, settings)
 
@@ -159,7 +158,7 @@ def _asks_the_archive(layer: Keyed) -> bool:
     return any(name.startswith("apt ") for name in layer.layer.inputs)
 
 
-def _relock(workspace: Workspace, lock: Lock | None, settings: netconf.NetSettings, emit: Emit, engine: Engine) -> Lock:
+def _relock(workspace: Workspace, lock: Lock | None, settings: netconf.NetSettings, emit: Emit) -> Lock:
     stack = workspace.stack
     emit(Notice(f"locking the inputs of {stack.channel.name} for {stack.target.id}"))
     fresh, changes = locks.make_lock(stack, lock, settings, workspace.folders.cache)

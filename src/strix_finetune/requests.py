@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -166,11 +166,3 @@ def _opener(files: list[ContextFile]) -> Callable[[], Iterator[bytes]]:
 def log_folder(workspace: Workspace) -> Path:
     stack = workspace.stack
     return workspace.folders.state / "logs" / f"{stack.channel.name}-{stack.target.id}"
-
-
-def facts_of(results: Mapping[str, tuple[SmokeResult, ...]]) -> dict[str, list[dict[str, str]]]:
-    """Smoke results as they are recorded beside an image's key."""
-    return {
-        layer: [{"test": r.test, "kind": r.kind, "state": r.state, "detail": r.detail} for r in tests]
-        for layer, tests in results.items()
-    }
