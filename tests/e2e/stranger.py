@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,10 +21,14 @@ class Stranger:
     home: Path
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The machine's environment without anything of the caller's own."""
+        """The machine's environment without anything of the caller's own, and with what a login sets.
+
+        Toolbx refuses to work without SHELL, which nobody sets for a job of CI.
+        """
+        shell = pwd.getpwuid(os.getuid()).pw_shell or "/bin/sh"
         dropped = ("XDG_", "STRIX_", "VIRTUAL_ENV", "PYTEST_", "MAKE", "MFLAGS", "PYTHON")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-        return kept | {"HOME": str(self.home)} | dict(more or {})
+        return {"SHELL": shell} | kept | {"HOME": str(self.home)} | dict(more or {})
 
     def run(self, *command: str, timeout: float = 3000, env: Mapping[str, str] | None = None) -> str:
         """Run a command in the clone and return what it printed; fail with all of it when it fails."""
