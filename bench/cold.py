@@ -28,6 +28,8 @@ def main() -> None:
             "DOCKER_HOST": f"unix://{socket}",
             "XDG_CACHE_HOME": f"{folder}/cache",
             "XDG_STATE_HOME": f"{folder}/state",
+            # this engine has no bridge: with something on the loopback, every step shares the host's network
+            "ftp_proxy": "http://127.0.0.1:9",
         }
         for target in ("cpu", "gfx1151"):
             command = [PYTHON, "-m", "strix_finetune", "build", "--engine", "docker", "--target", target]

@@ -128,7 +128,7 @@ def parse(data: bytes, path: Path, texts: Mapping[str, str] | None) -> Lock:
         for name, table in root.tables("archives", _NAME)
     }
     document.finish()
-    return Lock(channel, target, apt, pip, images, archives)
+    return Lock(channel, target, apt, pip, images=images, archives=archives)
 
 
 _NAME = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"

@@ -76,6 +76,35 @@ class PipLock:
 
 
 @dataclass(frozen=True, slots=True)
+class WheelLock:
+    """One file of a channel's index: a wheel, or a source distribution where the project has nothing else.
+
+    `name` is normalized; `version` has its local part ("2.13.0+rocm10.0.0"). `url` is where the file was found.
+    `size` is in bytes, 0 where nobody recorded it: then the sha256 alone decides.
+    """
+
+    name: str
+    version: str
+    url: str
+    sha256: str
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WheelSetLock:
+    """One resolved set of wheels: for which Python ("3.13"), from which index of the channel, and when (ISO 8601, UTC).
+
+    `declared` is the sha256 of what was asked for, as in `PipLock`.
+    """
+
+    python: str
+    index: str
+    time: str
+    declared: str
+    wheels: tuple[WheelLock, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ArchiveLock:
     """A file that a layer builds from; `size` in bytes."""
 
@@ -92,6 +121,7 @@ class Lock:
     target: str
     apt: AptLock
     pip: Mapping[str, PipLock] = field(default_factory=dict)
+    wheels: Mapping[str, WheelSetLock] = field(default_factory=dict)
     images: Mapping[str, str] = field(default_factory=dict)
     archives: Mapping[str, ArchiveLock] = field(default_factory=dict)
 

@@ -38,6 +38,28 @@ class PipSet(Strict):
     forbid: list[str] = []
 
 
+class Index(Strict):
+    """A package index that belongs to a channel: `url` ends before the project's name.
+
+    `absent`: HTTP statuses that mean "this project is not served here" (some servers say 403 for it).
+    """
+
+    url: str = Field(pattern=r"^https?://[^\s@]+[^/\s@]$")
+    absent: list[int] = [404]
+
+
+class WheelSet(Strict):
+    """Wheels of one index of the channel that belong together, fetched by the driver and laid into the context.
+
+    `requirements` pin exact versions; "{target}" in them is the target's id. Their dependencies are followed, extras
+    included, where the name matches a pattern of `follow`; what else they need is another set's business.
+    """
+
+    index: Name
+    requirements: list[Requirement] = Field(min_length=1)
+    follow: list[str] = []
+
+
 class Archive(Strict):
     """A file that a layer builds from: fetched by the driver, checked while streaming, laid into the context."""
 
@@ -110,6 +132,7 @@ class LayerFile(Strict):
     vars: dict[str, Value] = {}
     packages: dict[Name, list[PackageName]] = {}
     pip: dict[Name, PipSet] = {}
+    wheels: dict[Name, WheelSet] = {}
     archives: dict[Name, Archive] = {}
     provides: dict[Name, PackageName] = {}
     ceilings: dict[Name, str] = {}
@@ -134,6 +157,8 @@ class LayerTuning(Strict):
     vars: dict[str, Value] = {}
     archives: dict[Name, Archive] = {}
     packages: dict[Name, list[PackageName]] = {}
+    pip: dict[Name, PipSet] = {}
+    wheels: dict[Name, WheelSet] = {}
 
 
 class ChannelFile(Strict):
@@ -145,6 +170,7 @@ class ChannelFile(Strict):
     python: Annotated[str, StringConstraints(pattern=r"^3\.\d+$")]
     bootstrap: Bootstrap
     apt: Apt
+    indexes: dict[Name, Index] = {}
     targets: list[Name] = []
     omit: list[Name] = []
     layers: dict[Name, LayerTuning] = {}
