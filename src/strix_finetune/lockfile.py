@@ -2,7 +2,8 @@
 
 Two kinds of file, side by side in images/locks/: `<channel>-<target>.toml`, and for every set of
 Python requirements `<channel>-<target>.<set>.txt` in the hash-locked format that pip and uv install from.
-They name files, versions, sizes and hashes; where Debian's archive and PyPI are is the host's business.
+They name files, versions, sizes and hashes; where Debian's archive and PyPI are is the host's business. Wheels of a
+channel's own index are named with their addresses, because that index is part of the channel.
 
 Only the standard library is imported: reading the lock is on the path of a build that has nothing to do.
 """
@@ -16,7 +17,18 @@ from pathlib import Path
 
 from strix_finetune import toml_places
 from strix_finetune.errors import LockError, Place, Problem
-from strix_finetune.lockmodel import AptLock, AptPackage, ArchiveLock, Lock, PipLock, Release, requirements
+from strix_finetune.lockmodel import (
+    AptLock,
+    AptPackage,
+    ArchiveLock,
+    Lock,
+    PipLock,
+    Release,
+    WheelLock,
+    WheelSetLock,
+    normalize,
+    requirements,
+)
 
 FORMAT = 1
 _CURE = "write it anew with 'strix-finetune lock'"
@@ -56,6 +68,11 @@ def write(lock: Lock) -> bytes:
         lines += [f"declared_sha256 = {_text(pip.declared)}", f"requirements_sha256 = {_text(pip.sha256)}"]
         lines += ["", f"[pip.{_key(name)}.packages]"]
         lines += [f"{_key(package)} = {_text(version)}" for package, version in sorted(pip.packages.items())]
+    for name, wheels in sorted(lock.wheels.items()):
+        lines += ["", f"[wheels.{_key(name)}]", f"index = {_text(wheels.index)}", f"python = {_text(wheels.python)}"]
+        lines += [f"time = {_text(wheels.time)}", f"declared_sha256 = {_text(wheels.declared)}", "files = ["]
+        lines += [f"  {_wheel_entry(wheel)}," for wheel in sorted(wheels.wheels, key=lambda wheel: wheel.name)]
+        lines += ["]"]
     if lock.images:
         lines += ["", "[images]"]
         lines += [f"{_key(name)} = {_text(digest)}" for name, digest in sorted(lock.images.items())]
@@ -63,6 +80,13 @@ def write(lock: Lock) -> bytes:
         lines += ["", f"[archives.{_key(name)}]", f"url = {_text(archive.url)}"]
         lines += [f"sha256 = {_text(archive.sha256)}", f"size = {archive.size}"]
     return ("\n".join(lines) + "\n").encode()
+
+
+def _wheel_entry(wheel: WheelLock) -> str:
+    """One file in one line; a size that nobody recorded is left out."""
+    words = [f"name = {_text(wheel.name)}", f"version = {_text(wheel.version)}"]
+    words += [f"size = {wheel.size}"] if wheel.size else []
+    return f"{{ {', '.join([*words, f'sha256 = {_text(wheel.sha256)}', f'url = {_text(wheel.url)}'])} }}"
 
 
 def files(lock: Lock) -> dict[str, bytes]:
@@ -121,6 +145,7 @@ def parse(data: bytes, path: Path, texts: Mapping[str, str] | None) -> Lock:
     channel, target = root.text("channel", _NAME), root.text("target", _NAME)
     apt = _apt(root.table("apt"))
     pip = {name: _pip(table, name, (path, channel, target), texts) for name, table in root.tables("pip", _NAME)}
+    wheels = {name: _wheels(table) for name, table in root.tables("wheels", _NAME)}
     images_table = root.table("images", optional=True)
     images = {name: images_table.text(name, _DIGEST) for name in images_table.names(_IMAGE)}
     archives = {
@@ -128,7 +153,7 @@ def parse(data: bytes, path: Path, texts: Mapping[str, str] | None) -> Lock:
         for name, table in root.tables("archives", _NAME)
     }
     document.finish()
-    return Lock(channel, target, apt, pip, images=images, archives=archives)
+    return Lock(channel, target, apt, pip, wheels, images, archives)
 
 
 _NAME = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
@@ -140,6 +165,9 @@ _SHA256 = r"[0-9a-f]{64}"
 _DIGEST = r"sha256:[0-9a-f]{64}"
 _IMAGE = r"[a-z0-9][A-Za-z0-9._:/-]*"
 _URL = r"https?://[^\s@]+|apt-source:[^\s@/]+/[^\s@/]+"
+_WHEEL_URL = r"https?://[^\s@]+"
+# what may lie in a build context beside a requirements text
+_WHEEL_FILE = r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.(?:whl|tar\.gz|zip)"
 _DATE = r"[0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]Z"
 
 
@@ -159,15 +187,46 @@ def _apt(table: toml_places.Table) -> AptLock:
     return AptLock(suite, releases, packages)
 
 
-def _date(table: toml_places.Table) -> str:
+def _date(table: toml_places.Table, key: str = "date") -> str:
     from datetime import datetime
 
-    value = table.text("date", _DATE)
+    value = table.text(key, _DATE)
     try:
         datetime.fromisoformat(value or "1970-01-01T00:00:00Z")
     except ValueError:
-        table.fault("date", f"'{value}' is not a date")
+        table.fault(key, f"'{value}' is not a date")
     return value
+
+
+def _wheels(table: toml_places.Table) -> WheelSetLock:
+    index, python, time = table.text("index", _NAME), table.text("python", _PYTHON), _date(table, "time")
+    declared = table.text("declared_sha256", _SHA256)
+    found: dict[str, WheelLock] = {}
+    taken: dict[str, str] = {}
+    for entry in table.listed("files"):
+        wheel = _wheel(entry)
+        if wheel.name in found:
+            entry.fault("name", f"the set has '{wheel.name}' twice")
+        elif wheel.url and wheel.file in taken:
+            entry.fault("url", f"'{wheel.name}' and '{taken[wheel.file]}' would both be the file '{wheel.file}'")
+        found[wheel.name] = wheel
+        taken[wheel.file] = wheel.name
+    return WheelSetLock(python, index, time, declared, tuple(found.values()))
+
+
+def _wheel(entry: toml_places.Table) -> WheelLock:
+    wheel = WheelLock(
+        entry.text("name", _NAME),
+        entry.text("version", _PYTHON_VERSION),
+        entry.text("url", _WHEEL_URL),
+        entry.text("sha256", _SHA256),
+        entry.integer("size", minimum=1) if "size" in entry else 0,
+    )
+    if wheel.url and not re.fullmatch(_WHEEL_FILE, wheel.file):
+        entry.fault("url", f"'{wheel.file}' is not the name of a wheel or a source distribution")
+    elif wheel.url and wheel.name and not normalize(wheel.file).startswith(f"{normalize(wheel.name)}-"):
+        entry.fault("url", f"'{wheel.file}' is not a file of '{wheel.name}'")
+    return wheel
 
 
 def _pip(table: toml_places.Table, name: str, at: tuple[Path, str, str], texts: Mapping[str, str] | None) -> PipLock:

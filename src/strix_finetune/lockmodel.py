@@ -89,6 +89,13 @@ class WheelLock:
     sha256: str
     size: int = 0
 
+    @property
+    def file(self) -> str:
+        """The file's own name: in a URL "+" is often written as "%2B"."""
+        from urllib.parse import unquote
+
+        return unquote(re.split(r"[?#]", self.url, maxsplit=1)[0].rsplit("/", 1)[-1])
+
 
 @dataclass(frozen=True, slots=True)
 class WheelSetLock:
@@ -102,6 +109,17 @@ class WheelSetLock:
     time: str
     declared: str
     wheels: tuple[WheelLock, ...]
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """Normalized name → version."""
+        return {wheel.name: wheel.version for wheel in self.wheels}
+
+    @property
+    def text(self) -> str:
+        """The set as hash-locked requirements: name==version --hash=sha256:…, one a line, sorted by name."""
+        ordered = sorted(self.wheels, key=lambda wheel: wheel.name)
+        return "".join(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in ordered)
 
 
 @dataclass(frozen=True, slots=True)

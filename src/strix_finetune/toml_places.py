@@ -18,7 +18,7 @@ from strix_finetune.tomlpos import Positions
 
 _AT_LINE = re.compile(r"\(at (?:line (\d+), column \d+|end of document)\)")
 
-KeyPath = tuple[str, ...]
+KeyPath = tuple[str | int, ...]
 
 
 @dataclass
@@ -76,6 +76,9 @@ class Table:
         self._asked: set[str] = set()
         self._children: list[Table] = []
 
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
     def place(self, key: str) -> Place:
         return self.document.place((*self.path, key))
 
@@ -121,6 +124,17 @@ class Table:
         for name in outer.names(pattern):
             yield name, outer.table(name)
 
+    def listed(self, key: str) -> Iterator[Table]:
+        """The tables of a list, in its order."""
+        for number, values in enumerate(self._get(key, list, "a list") or ()):
+            if isinstance(values, dict):
+                entry = Table(self.document, (*self.path, key, number), values)
+                self._children.append(entry)
+                yield entry
+            else:
+                place = self.document.place((*self.path, key, number))
+                self.document.add(Problem(f"{self._dotted(key)} must be a list of tables", place, self.document.cure))
+
     def check_unknown(self) -> None:
         for key in self._values.keys() - self._asked:
             cure = nearest(key, sorted(self._asked)) if self._asked else ""
@@ -141,4 +155,4 @@ class Table:
         return value
 
     def _dotted(self, key: str) -> str:
-        return ".".join((*self.path, key))
+        return ".".join(str(part) for part in (*self.path, key))

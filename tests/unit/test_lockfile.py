@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 
 from strix_finetune import lockfile
 from strix_finetune.errors import LockError
-from strix_finetune.lockmodel import AptLock, AptPackage, ArchiveLock, Lock, PipLock, Release, normalize, requirements
+from strix_finetune.lockmodel import (
+    AptLock,
+    AptPackage,
+    ArchiveLock,
+    Lock,
+    PipLock,
+    Release,
+    WheelLock,
+    WheelSetLock,
+    normalize,
+    requirements,
+)
 
 A, B = "a" * 64, "b" * 64
 TEXT = f"""\
@@ -32,9 +43,21 @@ LOCK = Lock(
         {"python3-torch": AptPackage("2.14.1+dfsg-1", 13013888, B), "libstdc++6": AptPackage("1:16.2-1~b1", 7, A)},
     ),
     {"unsloth": PipLock("3.14", TEXT, A)},
-    {"registry.example:5000/debian:sid-slim": f"sha256:{A}"},
-    {"rccl": ArchiveLock("https://example.org/rccl.tar.gz", B, 12)},
+    images={"registry.example:5000/debian:sid-slim": f"sha256:{A}"},
+    archives={"rccl": ArchiveLock("https://example.org/rccl.tar.gz", B, 12)},
 )
+INDEX = "https://stable.example/whl"
+WHEELS = WheelSetLock(
+    "3.13",
+    "amd",
+    "2026-11-30T04:00:00Z",
+    A,
+    (
+        WheelLock("rocm", "10.0.0", f"{INDEX}/rocm/rocm-10.0.0.tar.gz", A, 24780),
+        WheelLock("torch", "2.13.0+rocm10", f"{INDEX}/torch/torch-2.13.0%2Brocm10-cp313-cp313-linux_x86_64.whl", B),
+    ),
+)
+WITH_WHEELS = replace(LOCK, wheels={"torch": WHEELS})
 
 
 def hashed(names: list[str]) -> str:
@@ -54,6 +77,18 @@ distributions = st.lists(st.from_regex(r"[a-z][a-z0-9]{0,9}(-[a-z0-9]{1,5})?", f
 
 
 @st.composite
+def wheel_sets(draw: st.DrawFn) -> WheelSetLock:
+    versions = st.from_regex(lockfile._PYTHON_VERSION, fullmatch=True)
+    wheels = []
+    for name in sorted(draw(distributions)):
+        version = draw(versions)
+        ending = draw(st.sampled_from(["-py3-none-any.whl", ".tar.gz", ".zip#part?x", ".whl?token=%2F"]))
+        file = f"{name.replace('-', '_')}-{version.replace('+', '%2B')}{ending}"
+        wheels.append(WheelLock(name, version, f"{INDEX}/{name}/{file}", draw(sha256s), draw(sizes | st.just(0))))
+    return WheelSetLock(draw(st.sampled_from(["3.11", "3.13"])), draw(names), draw(dates), draw(sha256s), tuple(wheels))
+
+
+@st.composite
 def locks(draw: st.DrawFn) -> Lock:
     suites = draw(st.lists(names, min_size=1, max_size=3, unique=True))
     releases = {suite: draw(st.builds(Release, dates, sha256s)) for suite in suites}
@@ -63,6 +98,7 @@ def locks(draw: st.DrawFn) -> Lock:
         draw(names),
         AptLock(draw(st.sampled_from(suites)), releases, draw(packages)),
         draw(st.dictionaries(names, pip, max_size=3)),
+        draw(st.dictionaries(names, wheel_sets(), max_size=2)),
         draw(st.dictionaries(st.from_regex(lockfile._IMAGE, fullmatch=True), sha256s.map("sha256:{}".format))),
         draw(st.dictionaries(names, st.builds(ArchiveLock, st.just("https://x.example/a?b=%20"), sha256s, sizes))),
     )
@@ -79,9 +115,9 @@ def test_what_is_written_is_what_is_read(lock: Lock) -> None:
     assert lockfile.write(lockfile.parse(data, Path("x.toml"), texts(lock))) == data
 
 
-@given(st.data())
-def test_a_damaged_lock_is_a_lock_error_or_still_a_lock(data: st.DataObject) -> None:
-    good = lockfile.write(LOCK)
+@given(st.data(), st.sampled_from([LOCK, WITH_WHEELS]))
+def test_a_damaged_lock_is_a_lock_error_or_still_a_lock(data: st.DataObject, lock: Lock) -> None:
+    good = lockfile.write(lock)
     start = data.draw(st.integers(0, len(good)))
     end = data.draw(st.integers(start, min(len(good), start + 40)))
     damaged = good[:start] + data.draw(st.binary(max_size=6) | st.text(max_size=6).map(str.encode)) + good[end:]
@@ -219,3 +255,76 @@ def test_an_archive_from_debians_own_archive(tmp_path: Path) -> None:
     source = ArchiveLock("apt-source:rccl=1:5.4.3-3~exp1/rccl_5.4.3.orig.tar.gz", "a" * 64, 983139)
     lockfile.save(replace(LOCK, archives={"source": source}), tmp_path)
     assert lockfile.read(tmp_path / lockfile.file_name(LOCK.channel, LOCK.target)).archives == {"source": source}
+
+
+def test_a_set_of_wheels_is_one_line_a_file(tmp_path: Path) -> None:
+    lockfile.save(WITH_WHEELS, tmp_path)
+    path = tmp_path / "debian-gfx1151.toml"
+    assert lockfile.read(path) == WITH_WHEELS
+    (line,) = [line for line in path.read_text().splitlines() if "torch-2.13.0" in line]
+    assert line == (
+        f'  {{ name = "torch", version = "2.13.0+rocm10", sha256 = "{B}",'
+        f' url = "{INDEX}/torch/torch-2.13.0%2Brocm10-cp313-cp313-linux_x86_64.whl" }},'
+    )
+    assert lockfile.read(path).wheels["torch"].wheels[0].size == 24780
+
+
+def test_a_wheel_is_called_as_the_index_calls_it() -> None:
+    rocm, torch = WHEELS.wheels
+    assert torch.file == "torch-2.13.0+rocm10-cp313-cp313-linux_x86_64.whl"
+    assert replace(torch, url=f"{rocm.url}#sha256={A}").file == "rocm-10.0.0.tar.gz"
+    shuffled = replace(WHEELS, wheels=(torch, rocm))
+    assert shuffled.text == f"rocm==10.0.0 --hash=sha256:{A}\ntorch==2.13.0+rocm10 --hash=sha256:{B}\n"
+    assert requirements(shuffled.text) == [("rocm", "10.0.0", {A}), ("torch", "2.13.0+rocm10", {B})]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('name = "torch", ', "", "wheels.torch.files.1.name is missing"),
+        ('name = "torch"', 'name = "rocm"', "the set has 'rocm' twice"),
+        ('name = "torch"', 'name = "triton"', "'torch-2.13.0+rocm10-cp313-cp313-linux_x86_64.whl' is not a file of"),
+        ("/torch-2.13", "/..%2Ftorch-2.13", "is not the name of a wheel or a source distribution"),
+        ("linux_x86_64.whl", "linux_x86_64.exe", "is not the name of a wheel or a source distribution"),
+        (f"{INDEX}/torch/", "https://me:secret@example.org/", "wheels.torch.files.1.url has a value that cannot be"),
+        (f"{INDEX}/torch/", "file:///", "wheels.torch.files.1.url has a value that cannot be"),
+        ('"2.13.0+rocm10"', '"2.13.0; x"', "wheels.torch.files.1.version has a value that cannot be"),
+        (
+            ', url = "https://stable.example/whl/torch',
+            ', size = 0, url = "https://stable.example/whl/torch',
+            "at least",
+        ),
+        ('name = "torch"', 'nam = 1, name = "torch"', "unknown key 'wheels.torch.files.1.nam'"),
+    ],
+)
+def test_every_fault_of_a_wheel_has_its_line(old: str, new: str, says: str) -> None:
+    text = lockfile.write(WITH_WHEELS).decode()
+    line = next(number for number, line in enumerate(text.split("\n"), 1) if "torch-2.13.0" in line)
+    assert old in text
+    with pytest.raises(LockError, match=re.escape(says)) as caught:
+        lockfile.parse(text.replace(old, new, 1).encode(), Path("x.toml"), texts(WITH_WHEELS))
+    assert {problem.place.line for problem in caught.value.problems if problem.place} == {line}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('index = "amd"\n', "", "wheels.torch.index is missing"),
+        ('time = "2026-11-30T04', 'time = "2026-11-31T04', "'2026-11-31T04:00:00Z' is not a date"),
+        ("files = [", "files = [ 1,", "wheels.torch.files must be a list of tables"),
+        ("files = [", "file = [", "wheels.torch.files is missing"),
+    ],
+)
+def test_faults_of_a_set_of_wheels(old: str, new: str, says: str) -> None:
+    text = lockfile.write(WITH_WHEELS).decode()
+    assert old in text
+    with pytest.raises(LockError, match=re.escape(says)):
+        lockfile.parse(text.replace(old, new, 1).encode(), Path("x.toml"), texts(WITH_WHEELS))
+
+
+def test_two_wheels_that_would_be_one_file() -> None:
+    first, second = WHEELS.wheels
+    twice = replace(second, name="torch-2.13", url=f"https://other.example/{second.url.rsplit('/', 1)[1]}")
+    text = lockfile.write(replace(LOCK, wheels={"torch": replace(WHEELS, wheels=(first, second, twice))}))
+    with pytest.raises(LockError, match=r"'torch-2.13' and 'torch' would both be the file 'torch-2.13.0\+rocm10-cp313"):
+        lockfile.parse(text, Path("x.toml"), texts(LOCK))
