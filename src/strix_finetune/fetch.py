@@ -1,11 +1,13 @@
-"""Download one file that the lock names: streamed, checked on the way, resumed after a cut, whole or not at all."""
+"""Download one file: streamed, checked on the way, resumed after a cut, whole or not at all.
+
+`fetch` wants what the lock names. `discover` is for making a lock: it learns the sha256 of what a server has.
+"""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import http.client
-import random
 import time
 import urllib.error
 import urllib.request
@@ -18,15 +20,24 @@ from typing import IO, Any, NoReturn
 from strix_finetune import leftovers, web
 from strix_finetune.errors import FetchFailed, InputError, WorkError
 from strix_finetune.netconf import NetSettings, redact
+from strix_finetune.web import file_name
 
 CHUNK = 1 << 18
 _TIMEOUT = 30.0
 # attempts that bring nothing, one after another; one that brings bytes starts the count anew
 _FRUITLESS = 5
 _ATTEMPTS = 50
-_LONGEST_WAIT = 60.0
 
 Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file that is in the cache now, named by its sha256; `size` in bytes."""
+
+    path: Path
+    sha256: str
+    size: int
 
 
 def fetch(
@@ -39,7 +50,7 @@ def fetch(
     on_progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Path:
-    """The file in `folder` named by its sha256; downloaded when it is not there yet. `size` is in bytes.
+    """The file in `folder` named by its sha256; downloaded when it is not there yet. `size` is in bytes, 0: not known.
 
     `on_progress` hears the bytes so far and `size`. Network faults, HTTP 5xx and 429 are tried again; `sleep` waits.
     Raises FetchFailed when the file cannot be had or is not what the lock says, InputError for a URL that may not be
@@ -48,29 +59,57 @@ def fetch(
     path = folder / sha256
     if is_whole(path, sha256, size):
         return path
+    return _stream(url, sha256, size, folder, settings, on_progress, sleep).path
+
+
+def discover(
+    url: str,
+    folder: Path,
+    settings: NetSettings,
+    *,
+    on_progress: Progress | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Found:
+    """Download a file whose sha256 nobody has said, and keep it in `folder` named by the sha256 that it turns out to
+    have. Raises as `fetch` does, and FetchFailed where the server does not say how long the file is."""
+    return _stream(url, "", 0, folder, settings, on_progress, sleep)
+
+
+def _stream(
+    url: str,
+    sha256: str,
+    size: int,
+    folder: Path,
+    settings: NetSettings,
+    on_progress: Progress | None,
+    sleep: Callable[[float], None],
+) -> Found:
     if not web.is_safe(url):
         raise InputError(
             f"'{redact(url)}' cannot be downloaded", cure="an archive's URL begins with https:// and holds no password"
         )
     folder.mkdir(parents=True, exist_ok=True)
     leftovers.remove_leftovers(folder)
+    name = sha256 or hashlib.sha256(url.encode()).hexdigest()
     try:
-        with leftovers.temporary(folder, sha256) as part:
+        with leftovers.temporary(folder, name) as part:
             with part.open("wb") as out:
-                _Download(url, sha256, size, out, web.opener(settings), on_progress or (lambda done, size: None)).run(
-                    sleep
+                download = _Download(
+                    url, sha256, size, out, web.opener(settings), on_progress or (lambda done, size: None)
                 )
-            part.replace(path)
+                download.run(sleep)
+            found = download.hasher.hexdigest()
+            part.replace(folder / found)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise WorkError(f"the disk is full, {_name(url)} does not fit", cure=f"make room in {folder}") from None
-        raise WorkError(f"{_name(url)} cannot be written to {folder} ({error.strerror})") from None
-    return path
+            raise WorkError(f"the disk is full, {file_name(url)} does not fit", cure=f"make room in {folder}") from None
+        raise WorkError(f"{file_name(url)} cannot be written to {folder} ({error.strerror})") from None
+    return Found(folder / found, found, download.done)
 
 
-def is_whole(path: Path, sha256: str, size: int) -> bool:
-    """Whether the cache has the file, unharmed."""
-    if not path.is_file() or path.stat().st_size != size:
+def is_whole(path: Path, sha256: str, size: int = 0) -> bool:
+    """Whether the cache has the file, unharmed; `size` in bytes, 0: not known."""
+    if not path.is_file() or (size and path.stat().st_size != size):
         return False
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest() == sha256
@@ -86,6 +125,8 @@ class _Again(Exception):
 
 @dataclass
 class _Download:
+    """`sha256` empty and `size` 0 where they are not known; the first answer then says the size."""
+
     url: str
     sha256: str
     size: int
@@ -95,6 +136,7 @@ class _Download:
     done: int = 0
     resumed: bool = False
     hasher: Any = field(default_factory=hashlib.sha256)
+    version: str = ""
 
     def run(self, sleep: Callable[[float], None]) -> None:
         fruitless = 0
@@ -110,18 +152,23 @@ class _Download:
             fruitless = 0 if self.done > before else fruitless + 1
             if fruitless >= _FRUITLESS:
                 break
-            # the random part keeps many machines from coming back at the same moment
-            sleep(min(_LONGEST_WAIT, wait if wait is not None else 2.0**fruitless * random.uniform(0.25, 0.5)))
+            sleep(web.pause(fruitless, wait))
+        came = f"{self.done} of {self.size} bytes came" if self.size else f"{self.done} bytes came"
         raise FetchFailed(
-            f"{_name(self.url)} could not be downloaded ({reason}, {self.done} of {self.size} bytes came)",
+            f"{file_name(self.url)} could not be downloaded ({reason}, {came})",
             cure="check the network and the proxy settings, then try again",
         )
 
     def _attempt(self) -> None:
         """Read on from where the last attempt ended. Raises _Again, or FetchFailed where trying again is no use."""
         headers = {"Accept-Encoding": "identity"}
+        if self.done and not self.sha256 and not self.version:
+            # no hash would tell that the parts belong to different files
+            self._restart()
         if self.done:
             headers["Range"] = f"bytes={self.done}-"
+            if not self.sha256:
+                headers["If-Range"] = self.version
         try:
             with self.browser.open(urllib.request.Request(self.url, headers=headers), timeout=_TIMEOUT) as answer:
                 self._begin(answer.status, answer.headers)
@@ -150,16 +197,32 @@ class _Download:
             self.resumed = True
         elif self.done:
             self._restart()
-        if told.isdigit() and self.done + int(told) != self.size:
+        if not self.sha256:
+            self._learn(headers)
+        elif told.isdigit() and self.size and self.done + int(told) != self.size:
             raise FetchFailed(
-                f"{_name(self.url)} has {self.done + int(told)} bytes there, and the lock says {self.size}",
+                f"{file_name(self.url)} has {self.done + int(told)} bytes there, and the lock says {self.size}",
                 cure="correct the archive's size and sha256 if the new file is right",
             )
+        elif told.isdigit():
+            self.size = self.done + int(told)
+
+    def _learn(self, headers: Message) -> None:
+        """What the server says of a file that no lock names yet: how long it is, and which version of it this is."""
+        told = headers.get("Content-Length", "")
+        if not told.isdigit():
+            raise FetchFailed(
+                f"{web.place(self.url)} has no length, so that a cut would not be seen", cure="use another server"
+            )
+        self.size = self.done + int(told)
+        etag = headers.get("ETag", "")
+        # a weak tag may stay the same while bytes change
+        self.version = etag if etag.startswith('"') else ""
 
     def _take(self, piece: bytes) -> None:
-        if self.done + len(piece) > self.size:
+        if self.size and self.done + len(piece) > self.size:
             raise FetchFailed(
-                f"{_name(self.url)} is longer than the {self.size} bytes that the lock says",
+                f"{file_name(self.url)} is longer than the {self.size} bytes that the lock says",
                 cure="correct the archive's size and sha256 if the new file is right",
             )
         self.out.write(piece)
@@ -170,7 +233,7 @@ class _Download:
     def _is_right(self) -> bool:
         """Whether the hash is right. A file put together from several answers gets a second chance in one piece."""
         found = self.hasher.hexdigest()
-        if found == self.sha256:
+        if found == self.sha256 or not self.sha256:
             self.out.flush()
             return True
         if self.resumed:
@@ -178,12 +241,12 @@ class _Download:
             self.resumed = False
             return False
         raise FetchFailed(
-            f"{_name(self.url)} is not the file that the lock names: its sha256 is {found}, not {self.sha256}",
+            f"{file_name(self.url)} is not the file that the lock names: its sha256 is {found}, not {self.sha256}",
             cure="find out why before you trust the new file",
         )
 
     def _misled(self) -> NoReturn:
-        raise FetchFailed(f"{_place(self.url)} redirects to a place that is not safe", cure="check the URL")
+        raise FetchFailed(f"{web.place(self.url)} redirects to a place that is not safe", cure="check the URL")
 
     def _refused(self, error: urllib.error.HTTPError) -> NoReturn:
         if error.code < 400:
@@ -192,35 +255,11 @@ class _Download:
             self._restart()
             raise _Again("the server has no such part")
         if error.code == 429 or error.code >= 500:
-            raise _Again(f"HTTP {error.code}", _retry_after(error.headers))
+            raise _Again(f"HTTP {error.code}", web.retry_after(error.headers))
         cure = "the file is gone, name another one" if error.code in (404, 410) else "check the URL"
-        raise FetchFailed(f"the server answers HTTP {error.code} for {_place(self.url)}", cure=cure)
+        raise FetchFailed(f"the server answers HTTP {error.code} for {web.place(self.url)}", cure=cure)
 
     def _restart(self) -> None:
         self.out.seek(0)
         self.out.truncate()
         self.hasher, self.done = hashlib.sha256(), 0
-
-
-def _retry_after(headers: Message) -> float | None:
-    """Seconds that the server wants us to wait; it says a number or a date."""
-    text = headers.get("Retry-After", "").strip()
-    if text.isdigit():
-        return float(text)
-    from datetime import UTC, datetime
-    from email.utils import parsedate_to_datetime
-
-    try:
-        date = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    return max(0.0, ((date if date.tzinfo else date.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds())
-
-
-def _place(url: str) -> str:
-    """The URL without what may be secret in it."""
-    return redact(url).partition("?")[0]
-
-
-def _name(url: str) -> str:
-    return _place(url).rsplit("/", 1)[-1] or _place(url)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import ssl
 import urllib.parse
 import urllib.request
+from email.message import Message
 from http.client import HTTPMessage
 from typing import IO
 
-from strix_finetune.netconf import NetSettings, is_loopback
+from strix_finetune.netconf import NetSettings, is_loopback, redact
 
 AGENT = "strix-finetune"
+_LONGEST_WAIT = 60.0
 
 
 def is_safe(url: str) -> bool:
@@ -62,3 +65,34 @@ def opener(settings: NetSettings) -> urllib.request.OpenerDirector:
         director.add_handler(handler)
     director.addheaders = [("User-Agent", AGENT)]
     return director
+
+
+def pause(fruitless: int, wait: float | None) -> float:
+    """Seconds until the next attempt, after so many that brought nothing; `wait` is what the server asks for."""
+    # the random part keeps many machines from coming back at the same moment
+    return min(_LONGEST_WAIT, wait if wait is not None else 2.0**fruitless * random.uniform(0.25, 0.5))
+
+
+def retry_after(headers: Message) -> float | None:
+    """Seconds that the server wants us to wait; it says a number or a date."""
+    text = headers.get("Retry-After", "").strip()
+    if text.isdigit():
+        return float(text)
+    from datetime import UTC, datetime
+    from email.utils import parsedate_to_datetime
+
+    try:
+        date = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return max(0.0, ((date if date.tzinfo else date.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds())
+
+
+def place(url: str) -> str:
+    """The URL without what may be secret in it."""
+    return redact(url).partition("?")[0].partition("#")[0]
+
+
+def file_name(url: str) -> str:
+    """The last part of the URL, for a sentence."""
+    return place(url).rsplit("/", 1)[-1] or place(url)

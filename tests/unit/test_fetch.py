@@ -14,7 +14,7 @@ import pytest
 
 from strix_finetune import fetch as fetching
 from strix_finetune.errors import FetchFailed, InputError, WorkError
-from strix_finetune.fetch import fetch
+from strix_finetune.fetch import Found, discover, fetch
 from strix_finetune.netconf import NetSettings
 
 BODY = bytes(range(256)) * 4096  # 1 MiB
@@ -314,3 +314,83 @@ def test_what_a_killed_process_left_is_removed(server: Server, tmp_path: Path) -
     (tmp_path / f".{SHA}.7f.1.part").write_bytes(b"of a process that lives")
     get(server, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [f".{SHA}.7f.1.part", SHA]
+
+
+def find(server: Server, folder: Path) -> Found:
+    return discover(server.url, folder, NetSettings(), sleep=lambda seconds: None)
+
+
+def test_a_file_whose_size_nobody_recorded(server: Server, tmp_path: Path) -> None:
+    server.answers = [send(upto=300_000), send()]
+    path, _ = get(server, tmp_path, size=0)
+    assert path.read_bytes() == BODY
+    assert server.ranges == ["", "bytes=300000-"]
+    assert get(server, tmp_path, size=0) == (path, [])
+    assert len(server.ranges) == 2
+
+
+def test_without_a_size_the_hash_alone_decides(server: Server, tmp_path: Path) -> None:
+    server.answers = [send(body=BODY[:-1])]
+    with pytest.raises(FetchFailed, match="is not the file that the lock names: its sha256 is "):
+        get(server, tmp_path, size=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_hash_of_a_file_is_learned_while_it_streams(server: Server, tmp_path: Path) -> None:
+    server.answers = [send()]
+    assert find(server, tmp_path) == Found(tmp_path / SHA, SHA, len(BODY))
+    assert (tmp_path / SHA).read_bytes() == BODY
+    # what was learned needs no second download
+    assert get(server, tmp_path)[0] == tmp_path / SHA
+    assert server.ranges == [""]
+
+
+def test_learning_resumes_the_same_file_only(server: Server, tmp_path: Path) -> None:
+    """Without a hash, parts of two files would pass for one: a strong entity tag keeps them apart, or all is read."""
+    server.answers = [send(upto=300_000, ETag='"a"'), send(ETag='"a"')]
+    assert find(server, tmp_path).sha256 == SHA
+    assert server.ranges == ["", "bytes=300000-"]
+    for tag in ({}, {"ETag": 'W/"a"'}):
+        server.ranges.clear()
+        server.answers = [send(upto=300_000, **tag), send(**tag)]
+        assert find(server, tmp_path).sha256 == SHA
+        assert server.ranges == ["", ""]
+
+
+def test_a_file_that_changes_while_it_is_learned_is_read_anew(server: Server, tmp_path: Path) -> None:
+    other = b"\1" * (len(BODY) // 2)
+
+    def changed(request: http.server.BaseHTTPRequestHandler, begin: int) -> None:
+        assert request.headers["If-Range"] == '"a"'
+        send(body=other, ETag='"b"')(request, 0)
+
+    server.answers = [send(upto=300_000, ETag='"a"'), changed]
+    assert find(server, tmp_path).sha256 == hashlib.sha256(other).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (send(upto=1000), "a.tar.gz could not be downloaded (the connection was cut, 1000 of 1048576 bytes came)"),
+        (send(404, body=b"no"), "the server answers HTTP 404 for http://127.0.0.1"),
+        (send(500, body=b"no"), "a.tar.gz could not be downloaded (HTTP 500, 0 bytes came)"),
+    ],
+)
+def test_what_cannot_be_learned_leaves_nothing(server: Server, tmp_path: Path, answer: Answer, says: str) -> None:
+    server.answers = [answer]
+    with pytest.raises(FetchFailed) as caught:
+        find(server, tmp_path)
+    assert says in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_length_is_needed_to_see_a_cut(server: Server, tmp_path: Path) -> None:
+    def endless(request: http.server.BaseHTTPRequestHandler, begin: int) -> None:
+        request.send_response(200)
+        request.end_headers()
+        request.wfile.write(BODY[:1000])
+
+    server.answers = [endless]
+    with pytest.raises(FetchFailed, match="has no length, so that a cut would not be seen"):
+        find(server, tmp_path)
+    assert list(tmp_path.iterdir()) == []
