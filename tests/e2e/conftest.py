@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from tests.e2e.stranger import Stranger
 
 ROOT = Path(__file__).resolve().parents[2]

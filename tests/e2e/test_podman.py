@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.e2e.stranger import TRAINING, Stranger
 
 from strix_finetune.engine.podman_conf import HostFacts, configuration
+from tests.e2e.stranger import TRAINING, Stranger
 
 # the target without ROCm: what Podman does with that is the same, and RCCL is not compiled a second time
 TARGET = "cpu"

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.engine.conftest import context
 
 from strix_finetune import smoke
 from strix_finetune.builder import make_offline_plan
@@ -25,6 +24,7 @@ from strix_finetune.netconf import NetSettings
 from strix_finetune.plan import Reuse, Step
 from strix_finetune.requests import Requests
 from strix_finetune.workspace import Options, open_workspace
+from tests.engine.conftest import context
 
 
 def quiet(event: object) -> None:

@@ -17,7 +17,7 @@ from strix_finetune.engine.select import connect
 from strix_finetune.errors import BuildFailed, EngineError, FetchFailed, Place
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    from tests.engine.conftest import Bench
 
 pytestmark = pytest.mark.engine
 
@@ -73,7 +73,7 @@ def test_a_build_without_cache_runs_again(bench: Bench) -> None:
 
 
 def test_a_changed_label_does_not_run_the_steps_again(bench: Bench) -> None:
-    from conftest import LABEL, context
+    from tests.engine.conftest import LABEL, context
 
     text = f"FROM {bench.base}\nRUN echo {time.time()} > /stamp\n"
     events: list[BuildEvent] = []
@@ -236,7 +236,7 @@ def test_an_interrupted_build_ends_in_the_engine_too(bench: Bench) -> None:
         if isinstance(event, StepLog):
             raise KeyboardInterrupt
 
-    from conftest import context
+    from tests.engine.conftest import context
 
     request = BuildRequest(context(f"FROM {bench.base}\nRUN echo begun; sleep {seconds}\n"), {})
     try:
@@ -261,7 +261,7 @@ def _sleeping(seconds: str) -> bool:
 
 
 def test_contexts_are_plain_tar_streams() -> None:
-    from conftest import context
+    from tests.engine.conftest import context
 
     data = b"".join(context("FROM scratch\n", {"a": b"b"})())
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:

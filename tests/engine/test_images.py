@@ -12,7 +12,7 @@ from strix_finetune.engine.size import compressed_size
 from strix_finetune.errors import EngineError, InputError
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    from tests.engine.conftest import Bench
 
 pytestmark = pytest.mark.engine
 
@@ -91,7 +91,7 @@ def test_remove_leaves_named_images_alone(bench: Bench) -> None:
 
 
 def test_images_by_label_each_once_with_all_names(bench: Bench) -> None:
-    from conftest import context
+    from tests.engine.conftest import context
 
     mark = f"m{time.time_ns()}"
     key = "io.strix-finetune.engine-test-key"

@@ -21,7 +21,9 @@ from strix_finetune.engine.select import connect
 from strix_finetune.errors import EngineError
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    from tests.engine.conftest import Bench
+
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.engine
 
@@ -96,19 +98,19 @@ def _services(folder: Path) -> list[int]:
 
 
 def test_a_build_of_a_killed_driver_ends_too(podman_bench: Bench) -> None:
-    from conftest import working_containers
+    from tests.engine.conftest import working_containers
 
     seconds = f"5{time.time_ns() % 10**6:06d}"
     code = DRIVER.partition("request =")[0] + (
         "sys.path.insert(0, label)\n"
-        "from conftest import context\n"
+        "from tests.engine.conftest import context\n"
         "from strix_finetune.engine.base import BuildRequest\n"
         f"request = BuildRequest(context(f'FROM {{image}}\\nRUN echo begun; sleep {seconds}\\n'), {{}})\n"
         "engine.build(request, lambda event: print('event', flush=True))\n"
     )
     before = set(working_containers(podman_bench.engine))
     driver = subprocess.Popen(
-        [sys.executable, "-c", code, "podman", podman_bench.base, str(Path(__file__).parent)],
+        [sys.executable, "-c", code, "podman", podman_bench.base, str(ROOT)],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -170,7 +172,7 @@ def test_the_user_s_own_containers_conf_is_respected(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_dies_in_the_middle_of_a_build_is_told_in_one_sentence(podman_bench: Bench) -> None:
-    from conftest import context
+    from tests.engine.conftest import context
 
     engine = connect("podman", os.environ)
     assert isinstance(engine, SdkEngine)

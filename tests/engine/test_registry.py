@@ -12,7 +12,7 @@ from strix_finetune.engine.size import compressed_size
 from strix_finetune.errors import EngineError
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    from tests.engine.conftest import Bench
 
 pytestmark = pytest.mark.engine
 

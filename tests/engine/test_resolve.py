@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from conftest import LABEL, Bench
 from strix_finetune import bootstrap, context, debian, netconf
 from strix_finetune.engine.base import BuildRequest, RunRequest
 from strix_finetune.errors import FetchFailed, LockError, Place
@@ -24,6 +23,7 @@ from strix_finetune.resolve import aptsource, image, pip
 from strix_finetune.resolve.apt import HostApt
 from strix_finetune.schema import Apt, ChannelFile, LayerFile, PipSet
 from strix_finetune.tomlpos import Positions
+from tests.engine.conftest import LABEL, Bench
 
 pytestmark = pytest.mark.engine
 SID = Apt(suite="sid")

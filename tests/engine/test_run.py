@@ -17,7 +17,7 @@ from strix_finetune.errors import EngineError, InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from conftest import Bench
+    from tests.engine.conftest import Bench
 
 pytestmark = pytest.mark.engine
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    from tests.engine.conftest import Bench
 
 pytestmark = pytest.mark.engine
 

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from codeobject_forge import DATA
 
 import strix_finetune.codeobject as reader
 from strix_finetune.codeobject import CodeObject, CodeObjectError, Report, UnknownFormat, Unreadable, inspect, targets
 from strix_finetune.errors import InputError
+from tests.unit.codeobject_forge import DATA
 
 # File → label, size, e_flags as llvm-readelf spells them, kernels, wave size, bytes of machine code; in file order.
 # From clang-offload-bundler-22 --unbundle and llvm-readelf-22; see data/codeobject/README.md.

@@ -8,7 +8,6 @@ import zlib
 from pathlib import Path
 
 import pytest
-from codeobject_forge import HOST, MAGIC, blob, bundle, ccob, gfx942, gfx1030, host_elf, two_targets
 
 from strix_finetune.codeobject import (
     CodeObjectError,
@@ -20,6 +19,7 @@ from strix_finetune.codeobject import (
     inspect,
 )
 from strix_finetune.codeobject.codec import zstd_module
+from tests.unit.codeobject_forge import HOST, MAGIC, blob, bundle, ccob, gfx942, gfx1030, host_elf, two_targets
 
 LABEL = "hipv4-amdgcn-amd-amdhsa--gfx942"
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from codeobject_forge import DATA, blob
 
 from strix_finetune.cli import main as run
+from tests.unit.codeobject_forge import DATA, blob
 
 LIBRARY = str(DATA / "two-zstd.so")
 

@@ -7,12 +7,23 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from codeobject_forge import blob, bundle, ccob, gfx942, gfx1030, host_elf, kpack, pack, reference, two_targets
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from strix_finetune.codeobject import CodeObjectError, Limits, scan
 from strix_finetune.codeobject import msgpack as walker
+from tests.unit.codeobject_forge import (
+    blob,
+    bundle,
+    ccob,
+    gfx942,
+    gfx1030,
+    host_elf,
+    kpack,
+    pack,
+    reference,
+    two_targets,
+)
 
 TIGHT = Limits(work=64 << 20, metadata=1 << 20, one_table=1 << 18, objects=500)
 # How many examples is the profile's choice; one folder for all examples of a test is meant so.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from codeobject_forge import blob, gfx942, gfx1030, host_elf, kpack, pack, reference
 
 from strix_finetune.codeobject import CodeObjectError, LimitExceeded, Malformed, Report, Unsupported, inspect
 from strix_finetune.codeobject import msgpack as reader
+from tests.unit.codeobject_forge import blob, gfx942, gfx1030, host_elf, kpack, pack, reference
 
 NAME = "lib/librccl.so.1.0"
 ENTRIES = [

@@ -7,7 +7,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from codeobject_forge import DATA, blob, ccob, host_elf, kpack, reference, two_targets
 
 from strix_finetune.codeobject import (
     CodeObjectError,
@@ -21,6 +20,7 @@ from strix_finetune.codeobject import (
     targets,
 )
 from strix_finetune.codeobject.source import FileSource
+from tests.unit.codeobject_forge import DATA, blob, ccob, host_elf, kpack, reference, two_targets
 
 
 def wheel(path: Path, members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> Path:

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import Images
 from strix_finetune.context import digest, layer_files, tar, tree
 from strix_finetune.errors import DefinitionError, WorkError
 from strix_finetune.model import ContextFile
+from tests.conftest import Images
 
 
 def fault(images: Images) -> str:

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Images
-from fakes import FakeEngine, layer_of, run_here
 from strix_finetune import execute as execution
 from strix_finetune import names, smoke
 from strix_finetune.engine.base import BuildRequest
@@ -21,6 +19,8 @@ from strix_finetune.errors import BuildFailed, EngineError, Place, Problem, Work
 from strix_finetune.events import Emit, Event, Finished, LayerDone, LayerStarted, Notice, SmokeResult, StepOutput
 from strix_finetune.execute import Blocked, Built, Failed, Outcome, Reused, Work, execute
 from strix_finetune.plan import Plan, Step, make_plan
+from tests.conftest import Images
+from tests.fakes import FakeEngine, layer_of, run_here
 
 TIMEOUT = 20.0
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from conftest import Images
 from strix_finetune import graph
 from strix_finetune.errors import DefinitionError, InputError
+from tests.conftest import Images
 
 
 def test_parents_come_before_children_and_follow_the_target(chain: Images) -> None:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import Images, lock
 from strix_finetune import key as keys
 from strix_finetune.model import ContextFile, Keyed
+from tests.conftest import Images, lock
 
 
 def keys_of(images: Images, **options: object) -> dict[str, str]:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from conftest import LAYER_RCCL, Images
 from strix_finetune.errors import DefinitionError, Problem
 from strix_finetune.load import load
 from strix_finetune.pep508 import range_fault, requirement_fault
+from tests.conftest import LAYER_RCCL, Images
 
 
 def faults(images: Images, override: Path | None = None) -> list[str]:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import Images
 from strix_finetune.errors import DefinitionError, Place, Problem
 from strix_finetune.model import Stack
 from strix_finetune.override import edit_list
 from strix_finetune.schema import ListEdit
+from tests.conftest import Images
 
 BASE = """\
 vars = { jobs = 2, name = "base", flags = ["-O2"], fast = true }

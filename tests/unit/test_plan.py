@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from conftest import Images, lock
 from strix_finetune import names
 from strix_finetune.engine.base import Image
 from strix_finetune.model import Keyed, Stack
 from strix_finetune.plan import Build, NotNeeded, Plan, Reuse, make_plan, tags_of
+from tests.conftest import Images, lock
 
 Layers = dict[str, Keyed]
 

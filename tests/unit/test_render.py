@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from conftest import RCCL, Images, lock
 from strix_finetune.errors import InputError, LockError, TemplateError
 from strix_finetune.render import Locked
+from tests.conftest import RCCL, Images, lock
 
 SHA = "c" * 64
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.conftest import Images
 
 from strix_finetune import graph, smoke
 from strix_finetune.codeobject import CodeObjectError
@@ -20,6 +19,7 @@ from strix_finetune.netconf import NetSettings
 from strix_finetune.plan import make_plan
 from strix_finetune.requests import Requests
 from strix_finetune.workspace import Workspace
+from tests.conftest import Images
 
 LOCK = Lock("debian", "gfx1151", AptLock("sid", {"sid": Release("", "")}, {"bash": AptPackage("5.3-1", 1, "a" * 64)}))
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.conftest import RCCL, Images
 
 from strix_finetune.errors import DefinitionError
+from tests.conftest import RCCL, Images
 
 LAYER = """\
 name = "rccl"

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import Images
-from fakes import FakeEngine, run_here
 from strix_finetune import smoke
 from strix_finetune.engine.base import RunRequest, RunResult
 from strix_finetune.errors import SmokeFailed
 from strix_finetune.events import Event, SmokeResult, StepOutput
 from strix_finetune.schema import Smoke
 from strix_finetune.signals import describe_exit, signal_name
+from tests.conftest import Images
+from tests.fakes import FakeEngine, run_here
 
 
 class Bench:

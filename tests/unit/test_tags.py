@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import FakeEngine
 from strix_finetune.errors import EngineError
 from strix_finetune.tags import move_tags
+from tests.fakes import FakeEngine
 
 TAGS = ["r/a:1", "r/a:2", "r/a:3"]
 

@@ -12,10 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jinja2 import DictLoader, StrictUndefined
 
-from conftest import Images
 from strix_finetune.errors import TemplateError
 from strix_finetune.template_places import MarkLines, unmark
 from strix_finetune.templates import Templates, make_environment
+from tests.conftest import Images
 
 VALUES: dict[str, Any] = {"vars": {"jobs": 2, "flags": ["-O2", "-g"], "empty": []}, "parent": "base", "no": False}
 
