@@ -112,7 +112,7 @@ def run_build(
 ) -> Mapping[str, Outcome]:
     """Carry out a plan; results of smoke tests are recorded in the user's state folder."""
     announce(planned.plan, emit)
-    requests = Requests(workspace, planned.lock, planned.settings, engine, emit)
+    requests = Requests(workspace, planned.lock, planned.settings, engine)
     folder = log_folder(workspace)
     work = Work(requests.build, requests.smoke, lambda step: str(folder / f"{step.name}.log"))
     outcomes = execute(planned.plan, engine, work, emit, jobs=options.jobs)

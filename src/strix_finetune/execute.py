@@ -71,7 +71,7 @@ class Work:
     `request` may fetch and bootstrap (it is called when the layer's turn comes); `log_path` is shown to the user.
     """
 
-    request: Callable[[Step], BuildRequest]
+    request: Callable[[Step, Emit], BuildRequest]
     smoke: Callable[[Step, str, Emit], tuple[SmokeResult, ...]]
     log_path: Callable[[Step], str]
 
@@ -196,7 +196,7 @@ def _one(step: Step, engine: Engine, work: Work, emit: Emit, check: Callable[[],
     image = ""
     try:
         with _disk_faults(step.name):
-            request = work.request(step)
+            request = work.request(step, emit)
             try:
                 image = engine.build(request, _forward(step.name, emit))
             except BuildFailed as error:

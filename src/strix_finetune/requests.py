@@ -10,7 +10,7 @@ from pathlib import Path
 
 from strix_finetune import context, debian, hostgpu, names, netconf, smoke
 from strix_finetune.engine.base import BuildRequest, Engine
-from strix_finetune.events import Emit, SmokeResult
+from strix_finetune.events import Emit, SmokeResult, StepOutput
 from strix_finetune.lockmodel import Lock
 from strix_finetune.model import ContextFile, Keyed
 from strix_finetune.netconf import NetSettings
@@ -31,14 +31,13 @@ class Requests:
     lock: Lock
     settings: NetSettings
     engine: Engine
-    emit: Emit
 
-    def build(self, step: Step) -> BuildRequest:
-        """What is fetched or bootstrapped for the layer is fetched now, when its turn has come."""
+    def build(self, step: Step, emit: Emit) -> BuildRequest:
+        """What is fetched or bootstrapped for the layer is fetched now, when its turn has come; `emit` hears of it."""
         files = [ContextFile("Dockerfile", step.layer.layer.dockerfile.encode())]
         files += self._network_files(step.layer)
         files += step.layer.layer.files
-        files += self._fetched(step.layer)
+        files += self._fetched(step.layer, emit)
         return BuildRequest(
             context=_opener(files),
             labels=self.labels(step.layer),
@@ -146,7 +145,7 @@ class Requests:
         for file in netconf.files(settings, wanted, suites=suites, uv=bool(pip_sets)):
             yield ContextFile(f"{netconf.FOLDER}/{file.path}", file.source, file.executable)
 
-    def _fetched(self, layer: Keyed) -> Iterator[ContextFile]:
+    def _fetched(self, layer: Keyed, emit: Emit) -> Iterator[ContextFile]:
         from strix_finetune import bootstrap
 
         cache = self.workspace.folders.cache
@@ -155,7 +154,12 @@ class Requests:
                 path = self._archive(entry, cache)
                 yield ContextFile(f"inputs/archives/{entry.url.rsplit('/', 1)[-1]}", path)
         if ROOTFS in layer.layer.dockerfile:
-            path = bootstrap.rootfs(layer, self.lock, self.workspace.stack.channel.spec, self.settings, cache)
+            channel = self.workspace.stack.channel.spec
+
+            def say(line: str) -> None:
+                emit(StepOutput(layer.name, line))
+
+            path = bootstrap.rootfs(layer, self.lock, channel, self.settings, cache, say)
             yield ContextFile(ROOTFS, path)
 
 

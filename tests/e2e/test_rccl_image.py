@@ -71,7 +71,7 @@ class Rccl:
 
     def sentence(self, image: str, layer: str = "rccl") -> str:
         """What the smoke tests complain about."""
-        requests = Requests(self.workspace, self.lock, NetSettings(), self.engine, quiet)
+        requests = Requests(self.workspace, self.lock, NetSettings(), self.engine)
         with pytest.raises(SmokeFailed) as caught:
             requests.smoke(self.step(layer), image, quiet)
         return str(caught.value)

@@ -48,7 +48,7 @@ class Site:
         return make_plan(stack, self.images.render().values(), wanted, store, rebuild=rebuild)
 
     def work(self) -> Work:
-        def request(step: Step) -> BuildRequest:
+        def request(step: Step, emit: Emit) -> BuildRequest:
             self.on_request(step)
             return BuildRequest(lambda: iter(()), {names.LAYER: step.name, names.KEY: step.layer.key})
 

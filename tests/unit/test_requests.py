@@ -8,12 +8,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from strix_finetune import graph, smoke
 from strix_finetune.codeobject import CodeObjectError
 from strix_finetune.engine.base import EngineInfo
+from strix_finetune.events import Event, StepOutput
 from strix_finetune.lockmodel import AptLock, AptPackage, Lock, Release
 from strix_finetune.netconf import NetSettings
 from strix_finetune.plan import make_plan
@@ -27,7 +29,7 @@ LOCK = Lock("debian", "gfx1151", AptLock("sid", {"sid": Release("", "")}, {"bash
 def requests(images: Images, settings: NetSettings | None = None) -> Requests:
     project = images.load()
     workspace = Workspace(images.folders, project, graph.stack(project, "gfx1151", "debian"))
-    return Requests(workspace, LOCK, settings or NetSettings(), None, lambda event: None)  # type: ignore[arg-type]
+    return Requests(workspace, LOCK, settings or NetSettings(), None)  # type: ignore[arg-type]
 
 
 def test_a_smoke_test_can_read_what_was_declared_and_locked(chain: Images) -> None:
@@ -111,4 +113,17 @@ def test_podmans_cache_is_not_trusted_with_mounted_files(chain: Images, kind: st
     engine = SimpleNamespace(info=EngineInfo(kind, "1", "1", "", rootless=False))  # type: ignore[arg-type]
     made = replace(requests(chain), engine=engine)
     plan = make_plan(chain.stack(), chain.render().values(), ("torch",), [])
-    assert made.build(plan.step("torch")).use_cache is sound
+    assert made.build(plan.step("torch"), lambda event: None).use_cache is sound
+
+
+def test_what_the_bootstrap_says_is_the_layers_output(chain: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rootfs(*arguments: Any) -> Path:
+        arguments[-1]("I: installing essential packages...")
+        return chain.write("rootfs.tar", "tar")
+
+    monkeypatch.setattr("strix_finetune.bootstrap.rootfs", rootfs)
+    engine = SimpleNamespace(info=EngineInfo("docker", "1", "1", "", rootless=False))
+    plan = make_plan(chain.stack(), chain.render().values(), ("base",), [])
+    said: list[Event] = []
+    replace(requests(chain), engine=engine).build(plan.step("base"), said.append)  # type: ignore[arg-type]
+    assert said == [StepOutput("base", "I: installing essential packages...")]

@@ -148,7 +148,7 @@ def smoke(layers: tuple[str, ...], options: Options, as_json: bool) -> int:
     try:
         report = Reporter(view)
         made, lock = make_offline_plan(workspace, engine)
-        requests = Requests(workspace, lock, netconf.NetSettings(), engine, report)
+        requests = Requests(workspace, lock, netconf.NetSettings(), engine)
         names = graph.wanted(workspace.stack, layers) if layers else tuple(step.name for step in made.steps)
         for name in names:
             step = made.step(name)
