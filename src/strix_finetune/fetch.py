@@ -1,34 +1,25 @@
 """Download one file: streamed, checked on the way, resumed after a cut, whole or not at all.
 
 `fetch` wants what the lock names. `discover` is for making a lock: it learns the sha256 of what a server has.
+`resume` goes on with what an earlier process began.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import http.client
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from email.message import Message
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NoReturn
 
 from strix_finetune import leftovers, web
-from strix_finetune.errors import FetchFailed, InputError, WorkError
+from strix_finetune.download import Download, Gone, Progress, WrongFile
+from strix_finetune.errors import InputError, WorkError
 from strix_finetune.netconf import NetSettings, redact
 from strix_finetune.web import file_name
 
-CHUNK = 1 << 18
-_TIMEOUT = 30.0
-# attempts that bring nothing, one after another; one that brings bytes starts the count anew
-_FRUITLESS = 5
-_ATTEMPTS = 50
-
-Progress = Callable[[int, int], None]
+__all__ = ["Found", "Gone", "discover", "fetch", "is_whole", "resume"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +66,45 @@ def discover(
     return _stream(url, "", 0, folder, settings, on_progress, sleep)
 
 
+def resume(
+    url: str,
+    sha256: str,
+    size: int,
+    path: Path,
+    settings: NetSettings,
+    *,
+    headers: Mapping[str, str] | None = None,
+    plain: bool = False,
+    on_progress: Progress | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """The file at `path`. What came of it before a failure or an interrupt stays as `path`.part for the next call.
+
+    `headers` go along, but not to another host. `plain` admits http: the host's own configuration names the server, and
+    the sha256 decides. Raises as `fetch` does, and Gone where the server has the file no more.
+    """
+    if not web.is_safe(url) and not (plain and url.startswith("http://") and "@" not in url):
+        raise InputError(f"'{redact(url)}' cannot be downloaded", cure="its URL begins with https://")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.touch()
+        with part.open("r+b") as out:
+            download = Download(url, sha256, size, out, web.opener(settings), on_progress or (lambda done, size: None))
+            download.headers = dict(headers or {})
+            if not download.go_on():
+                download.run(sleep)
+        part.chmod(0o644)
+        part.replace(path)
+    except WrongFile:
+        part.unlink(missing_ok=True)
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise WorkError(f"the disk is full, {file_name(url)} does not fit", cure="make room") from None
+        raise WorkError(f"{file_name(url)} cannot be written to {path.parent} ({error.strerror})") from None
+
+
 def _stream(
     url: str,
     sha256: str,
@@ -94,7 +124,7 @@ def _stream(
     try:
         with leftovers.temporary(folder, name) as part:
             with part.open("wb") as out:
-                download = _Download(
+                download = Download(
                     url, sha256, size, out, web.opener(settings), on_progress or (lambda done, size: None)
                 )
                 download.run(sleep)
@@ -113,153 +143,3 @@ def is_whole(path: Path, sha256: str, size: int = 0) -> bool:
         return False
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest() == sha256
-
-
-class _Again(Exception):
-    """A fault that may be gone at the next attempt; `wait` is what the server asks for, in seconds."""
-
-    def __init__(self, reason: str, wait: float | None = None) -> None:
-        super().__init__(reason)
-        self.wait = wait
-
-
-@dataclass
-class _Download:
-    """`sha256` empty and `size` 0 where they are not known; the first answer then says the size."""
-
-    url: str
-    sha256: str
-    size: int
-    out: IO[bytes]
-    browser: urllib.request.OpenerDirector
-    on_progress: Progress
-    done: int = 0
-    resumed: bool = False
-    hasher: Any = field(default_factory=hashlib.sha256)
-    version: str = ""
-
-    def run(self, sleep: Callable[[float], None]) -> None:
-        fruitless = 0
-        for _ in range(_ATTEMPTS):
-            before = self.done
-            try:
-                self._attempt()
-                if self._is_right():
-                    return
-                reason, wait = "it changed while it was downloaded", None
-            except _Again as fault:
-                reason, wait = str(fault), fault.wait
-            fruitless = 0 if self.done > before else fruitless + 1
-            if fruitless >= _FRUITLESS:
-                break
-            sleep(web.pause(fruitless, wait))
-        came = f"{self.done} of {self.size} bytes came" if self.size else f"{self.done} bytes came"
-        raise FetchFailed(
-            f"{file_name(self.url)} could not be downloaded ({reason}, {came})",
-            cure="check the network and the proxy settings, then try again",
-        )
-
-    def _attempt(self) -> None:
-        """Read on from where the last attempt ended. Raises _Again, or FetchFailed where trying again is no use."""
-        headers = {"Accept-Encoding": "identity"}
-        if self.done and not self.sha256 and not self.version:
-            # no hash would tell that the parts belong to different files
-            self._restart()
-        if self.done:
-            headers["Range"] = f"bytes={self.done}-"
-            if not self.sha256:
-                headers["If-Range"] = self.version
-        try:
-            with self.browser.open(urllib.request.Request(self.url, headers=headers), timeout=_TIMEOUT) as answer:
-                self._begin(answer.status, answer.headers)
-                # read1 hands over what is there: what came before a stall is not lost
-                while piece := answer.read1(CHUNK):
-                    self._take(piece)
-        except urllib.error.HTTPError as error:
-            self._refused(error)
-        except web.UnsafeRedirect:
-            self._misled()
-        except (http.client.HTTPException, OSError) as error:
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            reason = str(getattr(error, "reason", error)) or type(error).__name__
-            raise _Again(redact(reason)) from None
-        if self.done < self.size:
-            raise _Again("the connection was cut")
-
-    def _begin(self, status: int, headers: Message) -> None:
-        """Settle where the answer's bytes belong, and stop at once when their number cannot be right."""
-        told = headers.get("Content-Length", "")
-        if status == 206:
-            if not headers.get("Content-Range", "").startswith(f"bytes {self.done}-"):
-                self._restart()
-                raise _Again("the server sends another part than was asked for")
-            self.resumed = True
-        elif self.done:
-            self._restart()
-        if not self.sha256:
-            self._learn(headers)
-        elif told.isdigit() and self.size and self.done + int(told) != self.size:
-            raise FetchFailed(
-                f"{file_name(self.url)} has {self.done + int(told)} bytes there, and the lock says {self.size}",
-                cure="correct the archive's size and sha256 if the new file is right",
-            )
-        elif told.isdigit():
-            self.size = self.done + int(told)
-
-    def _learn(self, headers: Message) -> None:
-        """What the server says of a file that no lock names yet: how long it is, and which version of it this is."""
-        told = headers.get("Content-Length", "")
-        if not told.isdigit():
-            raise FetchFailed(
-                f"{web.place(self.url)} has no length, so that a cut would not be seen", cure="use another server"
-            )
-        self.size = self.done + int(told)
-        etag = headers.get("ETag", "")
-        # a weak tag may stay the same while bytes change
-        self.version = etag if etag.startswith('"') else ""
-
-    def _take(self, piece: bytes) -> None:
-        if self.size and self.done + len(piece) > self.size:
-            raise FetchFailed(
-                f"{file_name(self.url)} is longer than the {self.size} bytes that the lock says",
-                cure="correct the archive's size and sha256 if the new file is right",
-            )
-        self.out.write(piece)
-        self.hasher.update(piece)
-        self.done += len(piece)
-        self.on_progress(self.done, self.size)
-
-    def _is_right(self) -> bool:
-        """Whether the hash is right. A file put together from several answers gets a second chance in one piece."""
-        found = self.hasher.hexdigest()
-        if found == self.sha256 or not self.sha256:
-            self.out.flush()
-            return True
-        if self.resumed:
-            self._restart()
-            self.resumed = False
-            return False
-        raise FetchFailed(
-            f"{file_name(self.url)} is not the file that the lock names: its sha256 is {found}, not {self.sha256}",
-            cure="find out why before you trust the new file",
-        )
-
-    def _misled(self) -> NoReturn:
-        raise FetchFailed(f"{web.place(self.url)} redirects to a place that is not safe", cure="check the URL")
-
-    def _refused(self, error: urllib.error.HTTPError) -> NoReturn:
-        if error.code < 400:
-            self._misled()
-        if error.code == 416:
-            self._restart()
-            raise _Again("the server has no such part")
-        if error.code == 429 or error.code >= 500:
-            raise _Again(f"HTTP {error.code}", web.retry_after(error.headers))
-        cure = "the file is gone, name another one" if error.code in (404, 410) else "check the URL"
-        raise FetchFailed(f"the server answers HTTP {error.code} for {web.place(self.url)}", cure=cure)
-
-    def _restart(self) -> None:
-        self.out.seek(0)
-        self.out.truncate()
-        self.hasher, self.done = hashlib.sha256(), 0

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from strix_finetune import fetch as fetching
+from strix_finetune import download
 from strix_finetune.errors import FetchFailed, InputError, WorkError
-from strix_finetune.fetch import Found, discover, fetch
+from strix_finetune.fetch import Found, Gone, discover, fetch, resume
 from strix_finetune.netconf import NetSettings
 
 BODY = bytes(range(256)) * 4096  # 1 MiB
@@ -232,7 +232,7 @@ def test_a_server_that_says_nothing_is_given_up(
         done.wait(10)
 
     server.answers = [silent, send()]
-    monkeypatch.setattr(fetching, "_TIMEOUT", 0.2)
+    monkeypatch.setattr(download, "_TIMEOUT", 0.2)
     assert get(server, tmp_path)[0].read_bytes() == BODY
     assert server.ranges[1].startswith("bytes=")
     done.set()
@@ -274,13 +274,13 @@ def test_a_full_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyP
             raise OSError(28, "No space left on device")
 
     server.answers = [send()]
-    original = fetching._Download._take
+    original = download.Download._take
 
-    def take(self: fetching._Download, piece: bytes) -> None:
+    def take(self: download.Download, piece: bytes) -> None:
         self.out = Full(self.out)  # type: ignore[assignment]
         original(self, piece)
 
-    monkeypatch.setattr(fetching._Download, "_take", take)
+    monkeypatch.setattr(download.Download, "_take", take)
     with pytest.raises(WorkError, match=r"the disk is full, a.tar.gz does not fit; make room in "):
         get(server, tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -394,3 +394,72 @@ def test_a_length_is_needed_to_see_a_cut(server: Server, tmp_path: Path) -> None
     with pytest.raises(FetchFailed, match="has no length, so that a cut would not be seen"):
         find(server, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def go_on(server: Server, path: Path, *, sha: str = SHA, size: int = len(BODY), **options: object) -> None:
+    resume(server.url, sha, size, path, NetSettings(), sleep=lambda seconds: None, **options)  # type: ignore[arg-type]
+
+
+def test_the_next_call_goes_on_where_a_failure_left_off(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "a.tar.gz"
+    server.answers = [send(upto=300_000), send(503)]
+    with pytest.raises(FetchFailed, match="HTTP 503, 300000 of 1048576 bytes came"):
+        go_on(server, path)
+    assert [item.name for item in path.parent.iterdir()] == ["a.tar.gz.part"]
+    server.ranges.clear()
+    server.answers = [send()]
+    seen: list[int] = []
+    go_on(server, path, on_progress=lambda done, size: seen.append(done))
+    assert server.ranges == ["bytes=300000-"]
+    assert path.read_bytes() == BODY
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert seen[0] > 300_000
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_file_that_had_come_to_its_last_byte_is_not_asked_for_again(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "a.part").write_bytes(BODY)
+    go_on(server, tmp_path / "a", size=0)
+    assert (tmp_path / "a").read_bytes() == BODY
+    assert server.ranges == []
+
+
+@pytest.mark.parametrize("left", [b"x" * 1000, b"x" * len(BODY), b"x" * (len(BODY) + 1)])
+def test_what_was_left_and_is_wrong_is_thrown_away(server: Server, tmp_path: Path, left: bytes) -> None:
+    (tmp_path / "a.part").write_bytes(left)
+    server.answers = [send()]
+    go_on(server, tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == BODY
+    assert server.ranges[-1] == ""
+
+
+def test_of_another_file_nothing_is_kept(server: Server, tmp_path: Path) -> None:
+    server.answers = [send(body=b"y" * len(BODY))]
+    with pytest.raises(FetchFailed, match="is not the file that the lock names"):
+        go_on(server, tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_gone_is_told_apart(server: Server, tmp_path: Path) -> None:
+    server.answers = [send(404, body=b"")]
+    with pytest.raises(Gone, match="the server answers HTTP 404"):
+        go_on(server, tmp_path / "a")
+
+
+def test_headers_go_along(server: Server, tmp_path: Path) -> None:
+    seen: list[str | None] = []
+
+    def answer(request: http.server.BaseHTTPRequestHandler, begin: int) -> None:
+        seen.append(request.headers.get("Authorization"))
+        send()(request, begin)
+
+    server.answers = [answer]
+    go_on(server, tmp_path / "a", headers={"Authorization": "Basic eDp5"})
+    assert seen == ["Basic eDp5"]
+
+
+def test_plain_http_is_for_servers_that_the_host_names(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be downloaded"):
+        resume("http://mirror.example/a", SHA, 1, tmp_path / "a", NetSettings())
+    with pytest.raises(InputError, match="cannot be downloaded"):
+        resume("http://u:secret@mirror.example/a", SHA, 1, tmp_path / "a", NetSettings(), plain=True)
