@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 import strix_finetune.codeobject as reader
-from strix_finetune.codeobject import CodeObject, CodeObjectError, Report, UnknownFormat, Unreadable, inspect, targets
+from strix_finetune.codeobject import (
+    CodeObject,
+    CodeObjectError,
+    Report,
+    UnknownFormat,
+    Unreadable,
+    inspect,
+    libzstd,
+    targets,
+)
 from strix_finetune.errors import InputError
 from tests.unit.codeobject_forge import DATA
 
@@ -163,10 +172,11 @@ print(sorted(name for name in sys.modules if name.split(".")[0] in foreign))
     ]
 
 
-def test_a_python_without_zstd_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_has_zstd_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("compression", "compression.zstd", "backports", "backports.zstd"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(CodeObjectError, match=r"this Python has no zstd; install backports\.zstd"):
+    monkeypatch.setattr(libzstd, "available", lambda: False)
+    with pytest.raises(CodeObjectError, match=r"nor the system has zstd; install backports\.zstd"):
         inspect(DATA / "two-zstd.so")
     assert inspect(DATA / "plain.so").targets == ("gfx90a", "gfx1151")
 

@@ -6,8 +6,8 @@
 
 Reads `.hip_fatbin` sections (offload bundles, plain and compressed), bare code objects, kpack archives and the
 references to them, wheels and folders. Memory stays bounded by what a decompressor's window needs (128 MiB at most),
-whatever the file says. Only the standard library is needed from Python 3.14 on; before, zstd comes from backports.zstd.
-The folder works as plain files too, outside of this project's package.
+whatever the file says. Only the standard library is needed; before Python 3.14, zstd comes from backports.zstd or the
+system's libzstd.so.1. The folder works as plain files too, outside of this project's package.
 """
 
 from .faults import CodeObjectError, LimitExceeded, Malformed, UnknownFormat, Unreadable, Unsupported

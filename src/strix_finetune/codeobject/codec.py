@@ -63,17 +63,21 @@ class _Zstd:
 
 
 def zstd_module() -> Any:
-    """The standard library's zstd from Python 3.14 on, the same code as a package before."""
+    """The standard library's zstd from Python 3.14 on; before, the same code as a package, or the system's library."""
     try:
         from compression import zstd  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         try:
             from backports import zstd  # type: ignore[import-not-found,import-untyped,no-redef,unused-ignore]
         except ImportError:
-            raise Unsupported(
-                "holds zstd-compressed code and this Python has no zstd",
-                cure="install backports.zstd, or use Python 3.14",
-            ) from None
+            from . import libzstd
+
+            if not libzstd.available():
+                raise Unsupported(
+                    "holds zstd-compressed code, and neither this Python nor the system has zstd",
+                    cure="install backports.zstd, or use Python 3.14",
+                ) from None
+            return libzstd
     return zstd
 
 
