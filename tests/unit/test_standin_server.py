@@ -114,6 +114,16 @@ def test_a_range_behind_the_end(amd: Standin) -> None:
     assert get(f"{amd.index}/rocm-sdk-core/{CORE}", Range="lines=1-2")[0] == 200
 
 
+def test_a_part_of_another_version_is_not_sent(amd: Standin) -> None:
+    url = f"{amd.url}/rocm/core/whl-next/rocm-sdk-core/{CORE}"
+    with urlopen(url, timeout=10) as answer:
+        tag = answer.headers["ETag"]
+    assert get(url, **{"Range": "bytes=5-9", "If-Range": tag})[0] == 206
+    assert get(url, **{"Range": "bytes=5-9", "If-Range": '"other"'})[0] == 200
+    amd.fail(f"*/{CORE}", Altered(), times=1)
+    assert get(url, **{"Range": "bytes=5-9", "If-Range": tag})[0] == 200
+
+
 def test_head_tells_the_size(amd: Standin) -> None:
     connection = http.client.HTTPConnection(amd.url.removeprefix("http://"))
     connection.request("HEAD", f"/rocm/core/whl-next/rocm-sdk-core/{CORE}")
