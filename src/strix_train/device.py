@@ -7,14 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from strix_train.devicerules import UNIFIED, half_is_too_narrow, has_bf16
 from strix_train.errors import InputError, Problem
+from strix_train.modelfacts import ModelFacts
 
 Precision = Literal["bf16", "fp16", "fp32"]
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The device of this process. `torch`: torch's name of it. `kind`: cpu, rocm or cuda. `memory` in bytes."""
+    """The device of this process. `torch`: torch's name of it. `kind`: cpu, rocm or cuda. `memory` in bytes.
+
+    `arch`: AMD's name of the GPU. `unified`: the system lives in the GPU's memory.
+    """
 
     torch: str
     kind: Literal["cpu", "rocm", "cuda"]
@@ -23,6 +28,8 @@ class Device:
     memory: int
     has_bf16: bool
     has_fp16: bool
+    arch: str = ""
+    unified: bool = False
 
     @property
     def is_gpu(self) -> bool:
@@ -45,19 +52,23 @@ def find() -> Device:
         arch = str(getattr(found, "gcnArchName", "")).partition(":")[0]
         if kind == "rocm" and arch and arch not in name:
             name = f"{name} ({arch})"
-        return Device(
-            f"cuda:{index}", kind, name, build, int(found.total_memory), bool(torch.cuda.is_bf16_supported()), True
-        )
+        bf16 = has_bf16(arch, bool(torch.cuda.is_bf16_supported()))
+        unified = kind == "rocm" and (arch in UNIFIED or bool(getattr(found, "is_integrated", False)))
+        return Device(f"cuda:{index}", kind, name, build, int(found.total_memory), bf16, True, arch, unified)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Device("cpu", "cpu", _cpu_name(), _cpu_build(), memory, _cpu_has_bf16(), False)
 
 
-def precision(wanted: str, device: Device) -> Precision:
-    """Return the number format to train in. Raises InputError for one that the device lacks."""
+def precision(wanted: str, device: Device, model: ModelFacts | None = None) -> Precision:
+    """Return the number format to train in. Raises InputError for one that the device lacks or the model leaves."""
+    narrow = model is not None and half_is_too_narrow(model)
     if wanted == "auto":
         if device.has_bf16:
             return "bf16"
-        return "fp16" if device.has_fp16 else "fp32"
+        return "fp16" if device.has_fp16 and not narrow else "fp32"
+    if wanted == "fp16" and narrow:
+        kind = model.kinds[0] if model else ""
+        raise InputError(Problem(f"fp16 is too narrow for {kind}: it ends in NaN", cure="write precision: auto"))
     if wanted == "fp16" and not device.has_fp16:
         raise InputError(Problem("fp16 cannot be trained on a CPU", cure="write precision: auto, bf16 or fp32"))
     if wanted == "bf16":
