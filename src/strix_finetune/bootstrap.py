@@ -56,8 +56,12 @@ def rootfs(
     settings: NetSettings,
     cache: Path,
     on_line: Callable[[str], None] | None = None,
+    *,
+    anew: bool = False,
 ) -> Path:
     """The tar of the layer's root file system; made when the cache lacks it (20 to 40 s), which `on_line` hears of.
+
+    `anew` makes it in any case: the lock does not name every package in it, and the archive may have moved on.
 
     The layer's package list "rootfs" is installed in the exact versions of the lock. Its variable `variant` is
     mmdebstrap's (default "minbase"), and its own files under etc/dpkg/dpkg.cfg.d and etc/apt/apt.conf.d apply from
@@ -73,7 +77,7 @@ def rootfs(
         release=lock.apt.releases[lock.apt.suite].sha256,
         epoch=lock.apt.epoch,
         packages=_packages(node, lock),
-        variant=str(node.vars.get("variant", "minbase")),
+        variant=variant(node),
         dpkg=_text(node.layer.folder / _DPKG_FOLDER),
         apt_conf=_text(node.layer.folder / _APT_FOLDER),
     )
@@ -82,7 +86,7 @@ def rootfs(
     folder.mkdir(parents=True, exist_ok=True)
     with _held(folder, name):
         path = folder / f"{name}.tar"
-        if path.is_file():
+        if path.is_file() and not anew:
             path.touch()
             return path
         remove_leftovers(folder, debian.remove_work)
@@ -91,6 +95,11 @@ def rootfs(
             part.replace(path)
         _remove_old(folder)
         return path
+
+
+def variant(node: Node) -> str:
+    """Which set of packages the layer begins with, in mmdebstrap's words."""
+    return str(node.vars.get("variant", "minbase"))
 
 
 def _packages(node: Node, lock: Lock) -> dict[str, str]:

@@ -67,7 +67,7 @@ class HostApt:
             (folder / "state/status").touch()
             (folder / "etc/sources.list").write_text(listed)
             (folder / "etc/preferences").write_text(preferences(apt.pins))
-            (folder / "apt.conf").write_text(_apt_conf(folder, self._settings))
+            (folder / "apt.conf").write_text(configuration(folder, self._settings))
             yield State(folder, apt, mirror)
 
 
@@ -85,12 +85,18 @@ class State:
 
     def release(self, suite: str) -> Release:
         """The signed Release file of a suite, among those that apt has verified and kept."""
+        path = self.release_files(suite)[0]
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return Release(iso_date(release_fields(path)["Date"]), digest)
+
+    def release_files(self, suite: str) -> tuple[Path, ...]:
+        """The suite's signed InRelease, or its Release and then the signature of it, as the archive has them."""
         for path in sorted((self._folder / "state/lists").glob("*Release")):
             fields = release_fields(path)
             if suite in (fields.get("Suite"), fields.get("Codename")) and "Date" in fields:
-                with path.open("rb") as stream:
-                    digest = hashlib.file_digest(stream, "sha256").hexdigest()
-                return Release(iso_date(fields["Date"]), digest)
+                signature = path.with_name(f"{path.name}.gpg")
+                return (path, signature) if signature.is_file() else (path,)
         raise FetchFailed(f"apt has no signed Release file of the suite '{suite}'", cure="check the mirror")
 
     def candidates(self, names: Sequence[str]) -> dict[str, str]:
@@ -211,7 +217,8 @@ def unreachable(text: str) -> str:
     return re.sub(r"^[EW]: ", "", reason[1]).strip().rstrip(".") if reason else ""
 
 
-def _apt_conf(folder: Path, settings: NetSettings) -> str:
+def configuration(folder: Path, settings: NetSettings) -> str:
+    """apt's configuration for a private `folder`: the host's own apt is neither read nor changed."""
     options = {
         "Dir": f"{folder}/",
         "Dir::State": f"{folder}/state",
