@@ -28,14 +28,14 @@ def model_facts(model: ModelName) -> ModelFacts:
         return ModelFacts()
 
 
-def find(device: Device, model: ModelName, bits: int) -> Rules:
+def find(device: Device, model: ModelFacts, bits: int) -> Rules:
     """Return the rules for a model on a device. `bits` of its frozen weights. Raises InputError."""
     import torch
 
     return rules(
         Facts(
             kind=device.kind,
-            model=model_facts(model),
+            model=model,
             arch=device.arch,
             rocm=version_pair(torch.version.hip),
             torch=version_pair(torch.__version__),

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from strix_train.device import Device, Precision
+from strix_train.devicerules import Rules
 from strix_train.names import ModelName
 from strix_train.recipe.schema import Adapter
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How a model is loaded. `max_length` in tokens."""
+    """How a model is loaded. `max_length` in tokens; `rules`: what this device needs."""
 
     model: ModelName
     device: Device
@@ -21,6 +22,7 @@ class Load:
     max_length: int
     recompute: bool
     seed: int
+    rules: Rules = field(default_factory=Rules)
 
 
 class Backend(Protocol):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from strix_train import ruling
 from strix_train.backends.base import Load
 from strix_train.recipe.schema import Adapter
 
@@ -47,7 +48,9 @@ class PlainBackend:
             dtype=dtype_of(wish.precision),
             device_map={"": wish.device.torch},
             local_files_only=wish.model.local,
+            **ruling.loading(wish.rules),
         )
+        ruling.on_model(wish.rules, model)
         tokenizer = AutoTokenizer.from_pretrained(wish.model.source, local_files_only=wish.model.local)
         return model, tokenizer
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from strix_train import ruling
 from strix_train.backends.base import Load
 from strix_train.backends.hf import dtype_of
 from strix_train.recipe.schema import Adapter
@@ -42,7 +43,9 @@ class UnslothBackend:
             random_state=wish.seed,
             local_files_only=wish.model.local,
             **extra,
+            **ruling.loading(wish.rules),
         )
+        ruling.on_model(wish.rules, model)
         return model, tokenizer
 
     def adapt(self, model: Any, adapter: Adapter, wish: Load) -> Any:
