@@ -1,0 +1,40 @@
+"""Is what an image holds the ROCm build that was locked, all of it and nothing else? Asked without a GPU.
+
+Pure functions over a site-packages folder; each returns sentences that name what is wrong, none when all is well. The
+smoke tests call them inside the image, where this folder lies as plain files: only the standard library is needed, and
+the reader of device code is handed in (`TargetsOf`).
+"""
+
+from .bitsandbytes import four_bit_faults, library_faults, library_name
+from .codes import TargetsOf, Unreadable, kpack_faults, pack_faults, torch_code_faults
+from .foreign import foreign_distributions, foreign_libraries, torch_faults
+from .locked import read_locked, version_faults
+from .rccl import Relaid, find_copies, rccl_faults
+from .records import record_faults
+from .sites import Installed, installed
+from .torchbuild import build_faults, devel_faults, triton_faults
+
+__all__ = [
+    "Installed",
+    "Relaid",
+    "TargetsOf",
+    "Unreadable",
+    "build_faults",
+    "devel_faults",
+    "find_copies",
+    "foreign_distributions",
+    "foreign_libraries",
+    "four_bit_faults",
+    "installed",
+    "kpack_faults",
+    "library_faults",
+    "library_name",
+    "pack_faults",
+    "rccl_faults",
+    "read_locked",
+    "record_faults",
+    "torch_code_faults",
+    "torch_faults",
+    "triton_faults",
+    "version_faults",
+]
