@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from strix_finetune import graph
 from strix_finetune.errors import StrixError
 from strix_finetune.load import load
+from strix_finetune.lockmodel import WheelSetLock
 from strix_finetune.model import Keyed, Project, Stack
 from strix_finetune.paths import Folders
 from strix_finetune.render import Locked, render_stack
@@ -113,12 +114,14 @@ def lock(
     versions: Mapping[str, str] | None = None,
     pip: Mapping[str, bytes] | None = None,
     image: str = "registry.example/debian@sha256:" + "a" * 64,
+    wheels: Mapping[str, WheelSetLock] | None = None,
 ) -> Locked:
     """What a lock would say: version 1.0-1 of every Debian package, but for `versions`."""
     return Locked(
         apt=lambda names: {name: (versions or {}).get(name, "1.0-1") for name in names},
         pip=lambda name: (pip or {}).get(name, f"{name}==1.0 --hash=sha256:{'b' * 64}\n".encode()),
         image=lambda name: image,
+        wheels=lambda name: (wheels or {})[name],
     )
 
 

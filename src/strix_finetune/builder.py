@@ -81,7 +81,7 @@ def make_build_plan(
                 cure="run 'strix-finetune lock' once without --locked",
             )
         lock = _relock(workspace, lock, settings, emit)
-    locks.check_ceilings(workspace.stack, lock)
+    locks.check_versions(workspace.stack, lock)
     plan = _plan(workspace, workspace.render(lock), engine, options)
     if any(_asks_the_archive(step.layer) for step in plan.builds):
         stale = locks.stale(workspace.stack, lock, settings, workspace.folders.cache)

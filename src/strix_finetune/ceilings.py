@@ -1,11 +1,11 @@
-"""Ceilings: what a layer says of versions that another layer brings, held against the lock. Pure."""
+"""What layers provide, by version, and ceilings: what a layer says of versions that another brings. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from strix_finetune.errors import LockError, Place, Problem
+from strix_finetune.errors import Place, Problem
 from strix_finetune.lockmodel import Lock, normalize
 from strix_finetune.model import Node, Stack
 
@@ -29,11 +29,33 @@ def upstream(version: str) -> str:
     return numbers[0] if numbers else bare
 
 
-def check_ceilings(stack: Stack, lock: Lock) -> None:
-    """Raise LockError when a locked version breaks what a layer demands of it; both are named."""
-    problems = [problem for node in stack.nodes for problem in _broken(node, stack, lock)]
-    if problems:
-        raise LockError(problems)
+def public(version: str) -> str:
+    """The version of a wheel without its local part: "2.13.0+rocm10.0.0" → "2.13.0"."""
+    return version.partition("+")[0]
+
+
+def provided_version(node: Node, name: str, lock: Lock) -> str:
+    """The version of what the layer provides as `name`: of the Debian package, or of the wheel of that name in one of
+    its sets. Empty when the lock has neither."""
+    package = node.layer.spec.provides.get(name, "")
+    if package in lock.apt.packages:
+        return lock.apt.packages[package].version
+    found = [version for _, version in _wheels(node, name, lock)]
+    return public(found[0]) if found else ""
+
+
+def _wheels(node: Node, name: str, lock: Lock) -> Iterator[tuple[str, str]]:
+    """(set, version) of the wheels called `name` in the layer's sets."""
+    for wheel_set in node.wheels:
+        held = lock.wheels.get(wheel_set)
+        if held and normalize(name) in held.packages:
+            yield wheel_set, held.packages[normalize(name)]
+
+
+def broken_ceilings(stack: Stack, lock: Lock) -> Iterator[Problem]:
+    """Locked versions that break what a layer demands of them; both are named."""
+    for node in stack.nodes:
+        yield from _broken(node, stack, lock)
 
 
 def _broken(node: Node, stack: Stack, lock: Lock) -> Iterator[Problem]:
@@ -55,7 +77,8 @@ def _versions(name: str, stack: Stack, lock: Lock) -> Iterator[tuple[str, str, s
         package = node.layer.spec.provides.get(name)
         if package and package in lock.apt.packages:
             yield package, lock.apt.packages[package].version, "the archive"
+        for wheel_set, version in _wheels(node, name, lock):
+            yield name, public(version), f"the set of wheels '{wheel_set}'"
     for pip_set, locked in lock.pip.items():
-        version = locked.packages.get(normalize(name))
-        if version:
-            yield name, version, f"the set '{pip_set}'"
+        if normalize(name) in locked.packages:
+            yield name, locked.packages[normalize(name)], f"the set '{pip_set}'"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from strix_finetune.errors import DefinitionError, InputError, Place, Problem, nearest
 from strix_finetune.model import Channel, LayerDef, Node, Project, Stack, Target
-from strix_finetune.override import edit_list
+from strix_finetune.override import edit_list, edited
+from strix_finetune.schema import LayerTuning, PipSet
 from strix_finetune.series import chosen as chosen_patches
 
 
@@ -32,7 +33,7 @@ def stack(project: Project, target_name: str, channel_name: str) -> Stack:
             f"the channel {channel.name} does not serve {target.id}",
             cure=f"it serves {', '.join(channel.spec.targets)}",
         )
-    absent = {name: reason for name, layer in project.layers.items() if (reason := _lacks(layer, target, channel))}
+    absent = {name: reason for name, layer in project.layers.items() if (reason := lacks(layer, target, channel))}
     present = {name: layer for name, layer in project.layers.items() if name not in absent}
     nodes: dict[str, Node] = {}
 
@@ -80,7 +81,7 @@ def wanted(chosen: Stack, names: tuple[str, ...]) -> tuple[str, ...]:
     return names or (chosen.final.name,)
 
 
-def _lacks(layer: LayerDef, target: Target, channel: Channel) -> str:
+def lacks(layer: LayerDef, target: Target, channel: Channel) -> str:
     """Why a layer is not in the stack of a target on a channel; empty when it is."""
     spec = layer.spec
     if spec.name in channel.spec.omit:
@@ -115,7 +116,26 @@ def _node(layer: LayerDef, present: dict[str, LayerDef], channel: Channel) -> No
         packages={name: tuple(items) for name, items in packages.items()},
         archives={**spec.archives, **(tuning.archives if tuning else {})},
         patches=chosen_patches(layer, values, channel),
+        pip={**spec.pip, **(_tuned_pip(layer, tuning) if tuning else {})},
+        wheels={**spec.wheels, **(tuning.wheels if tuning else {})},
     )
+
+
+def _tuned_pip(layer: LayerDef, tuning: LayerTuning) -> dict[str, PipSet]:
+    """The channel's sets with the user's edits; what cannot be removed was told when the definitions were loaded."""
+    if layer.edit is None:
+        return dict(tuning.pip)
+    sets: dict[str, PipSet] = {}
+    for name, asked in tuning.pip.items():
+        edit = layer.edit.spec.requirements.get(name)
+        left = edited(asked.requirements, edit) if edit else asked.requirements
+        if not left:
+            source = layer.edit.source
+            place = Place(source.path, source.positions.line(("layers", layer.name, "requirements", name)))
+            message = f"nothing is left in the requirement set '{name}'"
+            raise DefinitionError(Problem(message, place, "leave or append a requirement"))
+        sets[name] = asked.model_copy(update={"requirements": left})
+    return sets
 
 
 def _edited_packages(layer: LayerDef, packages: dict[str, list[str]]) -> dict[str, list[str]]:

@@ -9,9 +9,10 @@ from strix_finetune import tomlfile
 from strix_finetune.errors import DefinitionError, Place, Problem, nearest
 from strix_finetune.model import Channel, LayerDef, Project, Source, Target
 from strix_finetune.override import Override, apply_override, check_vars
-from strix_finetune.pep508 import range_fault, requirement_fault
+from strix_finetune.pep508 import range_fault
 from strix_finetune.schema import ChannelFile, LayerFile, OverrideFile, TargetsFile
 from strix_finetune.series import read_series
+from strix_finetune.sets import check_channel_sets, check_layer_sets
 
 # folders under images/ that hold no layer
 NOT_LAYERS = ("channels", "locks", "profiles", "__pycache__")
@@ -22,6 +23,7 @@ def load(images: Path, override: Path | None = None) -> Project:
     problems: list[Problem] = []
     broken: set[str] = set()
     layers = _layers(images, problems, broken)
+    channels = _channels(images / "channels", problems)
     _check_requirements(layers, problems)
     change = _override(override, problems) if override else None
     if change:
@@ -35,8 +37,8 @@ def load(images: Path, override: Path | None = None) -> Project:
                 )
             else:
                 layers[name] = layer
-        layers = apply_override(layers, change, problems, broken)
-    channels = _channels(images / "channels", problems)
+        tunings = [channel.spec.layers for channel in channels.values()]
+        layers = apply_override(layers, change, problems, broken, tunings)
     targets, default = _targets(images / "targets.toml", problems)
     _check_layers(layers, problems, broken)
     _check_channels(channels, layers, targets, problems, broken)
@@ -187,12 +189,8 @@ def _check_layers(layers: Mapping[str, LayerDef], problems: list[Problem], broke
 def _check_requirements(layers: Mapping[str, LayerDef], problems: list[Problem]) -> None:
     """Before a user's changes are in the lists: those have lines of their own."""
     for layer in layers.values():
+        check_layer_sets(layer, problems)
         line = layer.source.positions.line
-        for name, pip in layer.spec.pip.items():
-            for index, requirement in enumerate(pip.requirements):
-                if fault := requirement_fault(requirement):
-                    place = Place(layer.source.path, line(("pip", name, "requirements", index)))
-                    problems.append(Problem(fault, place, "write it as name==version"))
         for name, text in layer.spec.ceilings.items():
             if fault := range_fault(text):
                 place = Place(layer.source.path, line(("ceilings", name)))
@@ -256,6 +254,7 @@ def _check_channels(
                     place = Place(source.path, source.positions.line(("layers", name, "packages", group)))
                     message = f"the layer '{name}' has no package list '{group}'"
                     problems.append(Problem(message, place, nearest(group, list(declared.spec.packages))))
+        check_channel_sets(channel, layers, targets, problems)
         if spec.bootstrap.source == "image" and not spec.bootstrap.image:
             place = Place(source.path, source.positions.line(("bootstrap",)))
             problems.append(Problem("bootstrap from an image needs 'image'", place, "name it as host/name:tag"))

@@ -6,19 +6,20 @@ What is still right in the previous lock stays as it is: a lock moves only where
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strix_finetune import wanted
-from strix_finetune.ceilings import check_ceilings
+from strix_finetune.ceilings import broken_ceilings
 from strix_finetune.errors import InputError, LockError, Problem, nearest
-from strix_finetune.lockmodel import AptLock, AptPackage, Lock, PipLock, normalize
+from strix_finetune.lockmodel import AptLock, AptPackage, Lock, PipLock, WheelSetLock, normalize
 from strix_finetune.model import Stack
 from strix_finetune.netconf import NetSettings
+from strix_finetune.overlaps import overlaps
 from strix_finetune.resolve import AptAnswer, AptResolver
 from strix_finetune.wanted import Gap, missing
 
-__all__ = ["Change", "Gap", "Stale", "check_ceilings", "make_lock", "missing", "stale"]
+__all__ = ["Change", "Gap", "Stale", "check_versions", "make_lock", "missing", "stale"]
 
 # its version tells which wheels an image of the suite can run
 _LIBC = "libc6"
@@ -40,7 +41,7 @@ class Stale:
 class Change:
     """What a new lock changes; `old` or `new` is empty for what was added or removed.
 
-    `kind`: "apt", "pip", "image" or "archive".
+    `kind`: "apt", "wheels", "pip", "image" or "archive".
     """
 
     kind: str
@@ -90,16 +91,24 @@ def make_lock(
     before = previous or wanted.empty_lock(stack)
     renewed = _Renewed(update, everything, stack, before)
     apt, libc = _lock_apt(stack, before, renewed, resolver or host_resolver(settings, cache))
+    wheels = _lock_wheels(stack, before, renewed, libc, settings, cache)
     lock = Lock(
         stack.channel.name,
         stack.target.id,
         apt,
-        pip=_lock_pip(stack, before, renewed, libc, settings),
+        pip=_lock_pip(stack, before, wheels, renewed, libc, settings),
+        wheels=wheels,
         images=_lock_images(stack, before, renewed, settings),
         archives={name: archive for name, archive, _ in wanted.archives(stack)},
     )
-    check_ceilings(stack, lock)
+    check_versions(stack, lock)
     return lock, tuple(_changes(before, lock))
+
+
+def check_versions(stack: Stack, lock: Lock) -> None:
+    """Raise LockError where locked versions break a ceiling, or would come into an image in two ways."""
+    if problems := [*broken_ceilings(stack, lock), *overlaps(stack, lock)]:
+        raise LockError(problems)
 
 
 def host_resolver(settings: NetSettings, cache: Path) -> AptResolver:
@@ -121,10 +130,12 @@ class _Renewed:
         known = {
             *wanted.debian_packages(stack),
             *provided,
-            *(name for name, _, _ in wanted.pip_sets(stack)),
+            *(name for _, name, _, _ in wanted.pip_sets(stack)),
+            *(asked.name for asked in wanted.wheel_sets(stack)),
             *lock.images,
         }
         known |= {package for pip in lock.pip.values() for package in pip.packages}
+        known |= {package for wheels in lock.wheels.values() for package in wheels.packages}
         for name in names:
             if name not in known and normalize(name) not in known:
                 raise LockError(f"nothing called '{name}' is locked", cure=nearest(name, sorted(known)))
@@ -132,7 +143,7 @@ class _Renewed:
     def __contains__(self, name: str) -> bool:
         return self.everything or name in self.names
 
-    def of_set(self, name: str, previous: PipLock) -> Collection[str] | None:
+    def of_set(self, name: str, previous: PipLock | WheelSetLock) -> Collection[str] | None:
         """What of a set may move: None for all of it."""
         if name in self:
             return None
@@ -167,15 +178,56 @@ def _choose(name: str, before: Lock, renewed: _Renewed, answer: AptAnswer) -> Ap
     return answer.candidates[name]
 
 
-def _lock_pip(stack: Stack, before: Lock, renewed: _Renewed, libc: str, settings: NetSettings) -> dict[str, PipLock]:
+def _lock_wheels(
+    stack: Stack, before: Lock, renewed: _Renewed, libc: str, settings: NetSettings, cache: Path
+) -> dict[str, WheelSetLock]:
+    python = stack.channel.spec.python
+    locked: dict[str, WheelSetLock] = {}
+    for asked in wanted.wheel_sets(stack):
+        old = before.wheels.get(asked.name)
+        upgrade = renewed.of_set(asked.name, old) if old else None
+        if old and old.declared == asked.sha256 and upgrade is not None and not upgrade:
+            locked[asked.name] = old
+            continue
+        from strix_finetune.resolve.simple import resolve_wheels
+
+        previous = old if old and old.python == python else None
+        made = resolve_wheels(
+            asked.name,
+            asked.asked,
+            asked.index,
+            target=stack.target.id,
+            python=python,
+            glibc=libc,
+            settings=settings,
+            previous=previous,
+            upgrade=upgrade if previous else None,
+            place=asked.place,
+            cache=cache,
+        )
+        ordered = sorted(made.wheels, key=lambda wheel: wheel.name)
+        locked[asked.name] = replace(made, declared=asked.sha256, wheels=tuple(ordered))
+    return locked
+
+
+def _lock_pip(
+    stack: Stack,
+    before: Lock,
+    wheels: Mapping[str, WheelSetLock],
+    renewed: _Renewed,
+    libc: str,
+    settings: NetSettings,
+) -> dict[str, PipLock]:
     from strix_finetune.resolve import pip
 
     python = stack.channel.spec.python
     locked: dict[str, PipLock] = {}
-    for name, asked, place in wanted.pip_sets(stack):
+    for node, name, asked, place in wanted.pip_sets(stack):
         old = before.pip.get(name)
         upgrade = renewed.of_set(name, old) if old else None
-        if old and old.declared == wanted.declared_sha256(asked, python) and upgrade is not None and not upgrade:
+        provided = wanted.provided_wheels(stack, node, wheels)
+        declared = wanted.declared_sha256(asked, python, provided)
+        if old and old.declared == declared and upgrade is not None and not upgrade:
             locked[name] = old
             continue
         previous = old.text if old and old.python == python else ""
@@ -187,6 +239,7 @@ def _lock_pip(stack: Stack, before: Lock, renewed: _Renewed, libc: str, settings
             settings=settings,
             previous=previous,
             upgrade=upgrade if previous else None,
+            provided=provided,
             place=place,
         )
     return locked
@@ -211,18 +264,37 @@ def _changes(before: Lock, after: Lock) -> Iterator[Change]:
         yield from _differences("apt", old_apt, new_apt)
     elif new_apt:
         yield Change("apt", f"Debian's suite '{after.apt.suite}'", "", f"with {len(new_apt)} packages")
-    for name in sorted({*before.pip, *after.pip}):
-        old, new = before.pip.get(name), after.pip.get(name)
-        if old and new:
-            yield from _differences("pip", old.packages, new.packages)
-        else:
-            # one line instead of a hundred
-            count = f"with {len((new or old).packages)} packages" if (new or old) else ""  # type: ignore[union-attr]
-            yield Change("pip", f"set '{name}'", count if old else "", count if new else "")
+    yield from _set_changes("wheels", "set of wheels", _held_wheels(before), _held_wheels(after))
+    yield from _set_changes("pip", "set", _held_pip(before), _held_pip(after))
     yield from _differences("image", before.images, after.images)
     old_archives = {name: archive.sha256[:12] for name, archive in before.archives.items()}
     new_archives = {name: archive.sha256[:12] for name, archive in after.archives.items()}
     yield from _differences("archive", old_archives, new_archives)
+
+
+_Held = Mapping[str, Mapping[str, str]]
+
+
+def _held_pip(lock: Lock) -> _Held:
+    return {name: held.packages for name, held in lock.pip.items()}
+
+
+def _held_wheels(lock: Lock) -> _Held:
+    """With the beginning of the hash: an index may put another file in the place of one."""
+    return {
+        name: {wheel.name: f"{wheel.version} ({wheel.sha256[:12]})" for wheel in held.wheels}
+        for name, held in lock.wheels.items()
+    }
+
+
+def _set_changes(kind: str, words: str, before: _Held, after: _Held) -> Iterator[Change]:
+    for name in sorted({*before, *after}):
+        if name in before and name in after:
+            yield from _differences(kind, before[name], after[name])
+        else:
+            # one line instead of a hundred
+            count = f"with {len((after if name in after else before)[name])} packages"
+            yield Change(kind, f"{words} '{name}'", count if name in before else "", count if name in after else "")
 
 
 def _differences(kind: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from strix_finetune.errors import Place
-from strix_finetune.schema import Archive, ChannelFile, LayerFile, LayerOverride, TargetEntry, Value
+from strix_finetune.schema import (
+    Archive,
+    ChannelFile,
+    LayerFile,
+    LayerOverride,
+    PipSet,
+    TargetEntry,
+    Value,
+    WheelSet,
+)
 from strix_finetune.tomlpos import Positions
 
 
@@ -78,7 +87,10 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A layer in a stack: the declared parent candidates are resolved, the channel's tuning is merged."""
+    """A layer in a stack: the declared parent candidates are resolved, the channel's tuning is merged.
+
+    `pip`, `wheels`: the layer's sets, those of the channel in the place of the layer's own; a user's edits are in them.
+    """
 
     layer: LayerDef
     parent: str | None
@@ -87,6 +99,8 @@ class Node:
     packages: Mapping[str, tuple[str, ...]]
     archives: Mapping[str, Archive]
     patches: tuple[Path, ...] = ()
+    pip: Mapping[str, PipSet] = field(default_factory=dict)
+    wheels: Mapping[str, WheelSet] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -109,6 +123,13 @@ class Stack:
 
     def node(self, name: str) -> Node:
         return next(node for node in self.nodes if node.name == name)
+
+    def lineage(self, name: str) -> tuple[Node, ...]:
+        """The layer and the parents that its image holds, the nearest first."""
+        found = [self.node(name)]
+        while found[-1].parent:
+            found.append(self.node(found[-1].parent))
+        return tuple(found)
 
     @property
     def final(self) -> Node:

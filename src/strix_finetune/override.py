@@ -1,14 +1,15 @@
 """A user's changes without a fork: variables, package lists, requirements, patches, templates, layers.
 
 Precedence: what layer.toml says, then the channel's tuning of it, then the user. So variables and package lists are
-only checked here and merged when a stack is made (graph.py), after the channel has had its say.
+only checked here and merged when a stack is made (graph.py), after the channel has had its say. Requirements are edited
+here in the layer's own sets, and there in those that the channel puts in their place.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
@@ -16,7 +17,7 @@ from typing import get_args
 from strix_finetune.errors import Place, Problem, nearest
 from strix_finetune.model import Edit, LayerDef, Source
 from strix_finetune.pep508 import requirement_fault
-from strix_finetune.schema import LayerOverride, ListEdit, OverrideFile, PackageName, Value
+from strix_finetune.schema import LayerOverride, LayerTuning, ListEdit, OverrideFile, PackageName, Value
 from strix_finetune.tomlfile import is_file
 
 
@@ -30,16 +31,22 @@ class Override:
 
 
 def apply_override(
-    layers: Mapping[str, LayerDef], change: Override, problems: list[Problem], broken: Collection[str] = ()
+    layers: Mapping[str, LayerDef],
+    change: Override,
+    problems: list[Problem],
+    broken: Collection[str] = (),
+    tunings: Sequence[Mapping[str, LayerTuning]] = (),
 ) -> dict[str, LayerDef]:
     """Return the layers with the user's changes in them; faults are appended to `problems`.
 
-    `broken`: names of layers that could not be read, of which nothing more is said.
+    `broken`: names of layers that could not be read, of which nothing more is said. `tunings`: what each channel
+    changes, by layer.
     """
     changed = dict(layers)
     for name, edit in change.spec.layers.items():
         if name in layers:
-            changed[name] = _edit(layers[name], edit, change, problems)
+            tuned = [tuning[name] for tuning in tunings if name in tuning]
+            changed[name] = _edit(layers[name], edit, change, problems, tuned)
         elif name not in broken:
             place = Place(change.source.path, change.source.positions.line(("layers", name)))
             problems.append(Problem(f"unknown layer '{name}'", place, nearest(name, list(layers))))
@@ -57,7 +64,9 @@ def apply_override(
     return changed
 
 
-def _edit(layer: LayerDef, edit: LayerOverride, change: Override, problems: list[Problem]) -> LayerDef:
+def _edit(
+    layer: LayerDef, edit: LayerOverride, change: Override, problems: list[Problem], tuned: Sequence[LayerTuning]
+) -> LayerDef:
     def at(*keys: str | int) -> Place:
         return Place(change.source.path, change.source.positions.line(("layers", layer.name, *keys)))
 
@@ -76,15 +85,21 @@ def _edit(layer: LayerDef, edit: LayerOverride, change: Override, problems: list
                 problems.append(Problem(message, at("packages", name, "append", index), "write the name alone"))
     pip = dict(spec.pip)
     for name, lists in edit.requirements.items():
-        if name not in pip:
-            unknown("requirement set", name, pip, "requirements")
+        of_channels = [tuning.pip[name].requirements for tuning in tuned if name in tuning.pip]
+        if name not in pip and not of_channels:
+            unknown(
+                "requirement set", name, {*pip, *(given for tuning in tuned for given in tuning.pip)}, "requirements"
+            )
             continue
         for index, requirement in enumerate(lists.append):
             if fault := requirement_fault(requirement):
                 place = at("requirements", name, "append", index)
                 problems.append(Problem(fault, place, "write it as name==version"))
         place_of = functools.partial(at, "requirements", name)
-        requirements = edit_list(pip[name].requirements, lists, place_of, problems)
+        own = pip[name].requirements if name in pip else []
+        requirements = edit_list(own, lists, place_of, problems, also=[item for items in of_channels for item in items])
+        if name not in pip:
+            continue
         if not requirements:
             message = f"nothing is left in the requirement set '{name}'"
             problems.append(Problem(message, place_of(), "leave or append a requirement"))
@@ -132,16 +147,27 @@ def check_vars(
             problems.append(Problem(message, place, f"it cannot be {_KINDS[type(value)]} here"))
 
 
-def edit_list(items: list[str], edit: ListEdit, place: Callable[..., Place], problems: list[Problem]) -> list[str]:
+def edit_list(
+    items: list[str],
+    edit: ListEdit,
+    place: Callable[..., Place],
+    problems: list[Problem],
+    also: Collection[str] = (),
+) -> list[str]:
     """Remove, then append; removing what is not there is a fault, appending what is there is not.
 
-    `place("remove", 0)` is where the first removal is written.
+    `place("remove", 0)` is where the first removal is written. `also`: what may be named although it is not there.
     """
     kept = list(items)
     for index, item in enumerate(edit.remove):
         if item in kept:
             kept.remove(item)
-        else:
+        elif item not in also:
             message = f"'{item}' is not in the list and cannot be removed"
-            problems.append(Problem(message, place("remove", index), nearest(item, kept)))
+            problems.append(Problem(message, place("remove", index), nearest(item, list({*kept, *also}))))
     return kept + [item for item in dict.fromkeys(edit.append) if item not in kept]
+
+
+def edited(items: list[str], edit: ListEdit) -> list[str]:
+    """The same where removals have been checked already."""
+    return edit_list(items, edit, lambda *keys: Place(Path()), [])

@@ -16,6 +16,17 @@ def requirement_fault(text: str) -> str:
     return ""
 
 
+def pin_fault(text: str) -> str:
+    """Why a Python requirement does not mean exactly one version, or an empty string."""
+    from packaging.requirements import Requirement
+
+    requirement = Requirement(text)
+    if requirement.url:
+        return f"'{text}' names an address, and a version is wanted"
+    pins = [entry for entry in requirement.specifier if entry.operator == "==" and not entry.version.endswith(".*")]
+    return "" if pins and len(requirement.specifier) == 1 else f"'{text}' does not pin one version"
+
+
 def range_fault(text: str) -> str:
     """What is wrong with a range of versions such as "<2.15", or an empty string."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet

@@ -135,13 +135,13 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> Iterable
         if old == new or (name == "Dockerfile" and told):
             continue
         appears = old is None or new is None
-        told = told or name.split(" ")[0] in ("apt", "pip", "archive", "image", "suite", "var")
+        told = told or name.split(" ")[0] in ("apt", "pip", "wheel", "archive", "image", "suite", "var")
         told = told or (appears and name.startswith(("patches/", "parent ", "builder ")))
         yield _change(name, old, new)
 
 
 def _rank(name: str) -> tuple[int, str]:
-    inputs = ("patches/", "apt ", "pip ", "archive ", "image", "suite", "var ", "files/", "python/", "data/")
+    inputs = ("patches/", "apt ", "wheel ", "pip ", "archive ", "image", "suite", "var ", "files/", "python/", "data/")
     order = (*inputs, "parent ", "builder ")
     for number, prefix in enumerate(order):
         if name.startswith(prefix):
@@ -155,7 +155,7 @@ def _change(name: str, old: str | None, new: str | None) -> str:
         return f"parent {rest} changed" if old and new else f"parent is {rest} now" if new else f"no more on {rest}"
     if kind == "builder":
         return f"builder {rest} {'changed' if old and new else 'added' if new else 'removed'}"
-    if kind in ("apt", "suite", "image", "var", "archive"):
+    if kind in ("apt", "wheel", "suite", "image", "var", "archive"):
         label = rest or kind
         return f"{label} {old or 'none'} → {new or 'none'}"
     if name.startswith("patches/"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -9,12 +10,15 @@ from typing import Any
 
 from strix_finetune import key as keys
 from strix_finetune.context import layer_files
-from strix_finetune.errors import InputError, Problem, TemplateError, nearest
+from strix_finetune.errors import DefinitionError, InputError, LockError, Problem, TemplateError, nearest
 from strix_finetune.lint import lint
+from strix_finetune.lockmodel import WheelSetLock
 from strix_finetune.model import ContextFile, Keyed, Node, Project, RenderedLayer, Stack
 from strix_finetune.names import layer_ref
 from strix_finetune.paths import Folders
+from strix_finetune.schema import LayerFile, LayerTuning
 from strix_finetune.templates import Templates
+from strix_finetune.wanted import set_place
 
 # where the root file system of a bootstrapped layer lies in its context
 ROOTFS = "inputs/rootfs.tar"
@@ -22,28 +26,39 @@ ROOTFS = "inputs/rootfs.tar"
 NO_KEY = "0" * 64
 
 
+def wheel_folder(name: str) -> str:
+    """Where a set of wheels lies in the context of a layer that installs it, with its requirements.txt."""
+    return f"inputs/wheels/{name}"
+
+
+def _no_wheels(name: str) -> WheelSetLock:
+    raise LockError(f"the lock has no set of wheels '{name}'", cure="run 'strix-finetune lock'")
+
+
 @dataclass(frozen=True, slots=True)
 class Locked:
     """What rendering needs of a lock. The functions raise LockError when an entry is missing.
 
     `apt(packages)` → name → exact version; `pip(set)` → the requirements text with hashes; `image(name)` →
-    name@sha256:….
+    name@sha256:…; `wheels(set)` → the files of the set.
     """
 
     apt: Callable[[tuple[str, ...]], Mapping[str, str]]
     pip: Callable[[str], bytes]
     image: Callable[[str], str]
+    wheels: Callable[[str], WheelSetLock] = _no_wheels
 
 
 def render_stack(project: Project, chosen: Stack, locked: Locked, folders: Folders) -> tuple[Keyed, ...]:
     """Every layer of the stack with its key. Raises one InputError with all faults of all layers."""
     templates = Templates(project)
+    known = _known_sets(project)
     done: dict[str, Keyed] = {}
     names: dict[str, str] = {}
     faults: list[InputError] = []
     for node in chosen.nodes:
         try:
-            done[node.name] = _render(templates, chosen, node, locked, folders, names)
+            done[node.name] = _render(templates, chosen, node, locked, folders, names, known)
             names[node.name] = done[node.name].key
         except InputError as error:
             faults.append(error)
@@ -54,12 +69,29 @@ def render_stack(project: Project, chosen: Stack, locked: Locked, folders: Folde
     return tuple(done.values())
 
 
+def _known_sets(project: Project) -> dict[str, set[str]]:
+    """The names of all sets that some stack may have: what a template may ask for."""
+    tunings = [tuning for channel in project.channels.values() for tuning in channel.spec.layers.values()]
+    declaring: list[LayerFile | LayerTuning] = [*(layer.spec for layer in project.layers.values()), *tunings]
+    return {
+        "pip": {name for holder in declaring for name in holder.pip},
+        "wheels": {name for holder in declaring for name in holder.wheels},
+    }
+
+
 def _render(
-    templates: Templates, chosen: Stack, node: Node, locked: Locked, folders: Folders, made: Mapping[str, str]
+    templates: Templates,
+    chosen: Stack,
+    node: Node,
+    locked: Locked,
+    folders: Folders,
+    made: Mapping[str, str],
+    known_sets: Mapping[str, set[str]],
 ) -> Keyed:
     """`made`: layer → key of what this one is made of."""
     inputs: dict[str, str] = {}
     extra: dict[str, bytes] = {}
+    used: set[tuple[str, str]] = set()
 
     def refs(name: str) -> str:
         return layer_ref(name, chosen.target.id, made[name])
@@ -79,12 +111,30 @@ def _render(
         return " ".join(f"{package}={version}" for package, version in versions.items())
 
     def pip(name: str) -> str:
-        check("requirement set", name, node.layer.spec.pip, "[pip]")
+        check("requirement set", name, node.pip, "[pip]")
         text = locked.pip(name)
+        used.add(("pip", name))
         path = f"inputs/pip/{name}.txt"
         extra[path] = text
         inputs[f"pip {name}"] = keys.short(text)
         return path
+
+    def wheels(name: str) -> str:
+        check("set of wheels", name, node.wheels, "[wheels]")
+        held = locked.wheels(name)
+        extra[f"{wheel_folder(name)}/requirements.txt"] = held.text.encode()
+        # the text has the whole hashes, and is part of the key as every file is
+        inputs.update({f"wheel {wheel.name}": f"{wheel.version} ({wheel.sha256[:12]})" for wheel in held.wheels})
+        used.add(("wheels", name))
+        return wheel_folder(name)
+
+    def has(kind: str, name: str) -> bool:
+        if name not in known_sets[kind]:
+            what = "requirement set" if kind == "pip" else "set of wheels"
+            raise TemplateError(
+                Problem(f"no layer and no channel has a {what} '{name}'", cure=nearest(name, sorted(known_sets[kind])))
+            )
+        return any(name in getattr(other, kind) for other in chosen.nodes)
 
     def archive(name: str) -> str:
         check("archive", name, node.archives, "[archives]")
@@ -122,6 +172,9 @@ def _render(
         "parent": refs(node.parent) if node.parent else "",
         "apt": apt,
         "pip": pip,
+        "wheels": wheels,
+        "has_pip": functools.partial(has, "pip"),
+        "has_wheels": functools.partial(has, "wheels"),
         "archive": archive,
         "builder": builder,
         # in the order of the series, not of the names
@@ -142,8 +195,25 @@ def _render(
     problems = lint(rendered)
     if problems:
         raise TemplateError(problems)
+    if problems := _unused(node, chosen, used):
+        raise DefinitionError(problems)
     every = (*files, *(ContextFile(path, content) for path, content in extra.items()))
     layer = RenderedLayer(
         node, rendered.text, tuple(sorted(every, key=lambda file: file.path)), inputs, rendered.locate
     )
     return keys.keyed(layer, {name: made[name] for name in node.needs})
+
+
+def _unused(node: Node, chosen: Stack, used: set[tuple[str, str]]) -> list[Problem]:
+    """Sets that the channel gives to a layer which does not install them: they would be locked for nothing."""
+    tuning = chosen.channel.spec.layers.get(node.name)
+    given = [(kind, name) for kind in ("pip", "wheels") for name in (getattr(tuning, kind) if tuning else ())]
+    return [
+        Problem(
+            f"the template of '{node.name}' does not install the set '{name}' on this channel",
+            set_place(chosen, node, kind, name),
+            f"call {kind}('{name}') in it, or remove the set",
+        )
+        for kind, name in given
+        if (kind, name) not in used
+    ]

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strix_finetune import context, debian, hostgpu, names, netconf, smoke
+from strix_finetune.ceilings import provided_version
 from strix_finetune.engine.base import BuildRequest, Engine
 from strix_finetune.events import Emit, SmokeResult, StepOutput
 from strix_finetune.lockmodel import Lock
-from strix_finetune.model import ContextFile, Keyed
+from strix_finetune.model import ContextFile, Keyed, Node
 from strix_finetune.netconf import NetSettings
 from strix_finetune.plan import Build, Step
 from strix_finetune.render import ROOTFS
@@ -66,10 +67,7 @@ class Requests:
         }
         if stack.channel.spec.notice:
             labels[names.NOTICE] = stack.channel.spec.notice
-        for name, package in layer.layer.node.layer.spec.provides.items():
-            if package in self.lock.apt.packages:
-                labels[f"{names.LABEL}.version.{name}"] = self.lock.apt.packages[package].version
-        return labels
+        return labels | version_labels(layer.layer.node, self.lock)
 
     def smoke(self, step: Step, image: str, emit: Emit) -> tuple[SmokeResult, ...]:
         tests = smoke.tests_for(self.workspace.stack, step.name)
@@ -161,6 +159,12 @@ class Requests:
 
             path = bootstrap.rootfs(layer, self.lock, channel, self.settings, cache, say)
             yield ContextFile(ROOTFS, path)
+
+
+def version_labels(node: Node, lock: Lock) -> dict[str, str]:
+    """Label → version of each thing that the layer provides."""
+    versions = {name: provided_version(node, name, lock) for name in node.layer.spec.provides}
+    return {f"{names.LABEL}.version.{name}": version for name, version in versions.items() if version}
 
 
 def _opener(files: list[ContextFile]) -> Callable[[], Iterator[bytes]]:

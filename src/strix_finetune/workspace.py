@@ -9,7 +9,7 @@ from pathlib import Path
 from strix_finetune import graph, hostgpu, lockfile
 from strix_finetune.errors import LockError
 from strix_finetune.load import load
-from strix_finetune.lockmodel import Lock
+from strix_finetune.lockmodel import Lock, WheelSetLock
 from strix_finetune.model import Keyed, Project, Stack
 from strix_finetune.netconf import Flags
 from strix_finetune.paths import Folders, find
@@ -103,9 +103,14 @@ def locked(lock: Lock) -> Locked:
             raise lacking(f"requirement set '{name}'")
         return lock.pip[name].text.encode()
 
+    def wheels(name: str) -> WheelSetLock:
+        if name not in lock.wheels:
+            raise lacking(f"set of wheels '{name}'")
+        return lock.wheels[name]
+
     def image(name: str) -> str:
         if name not in lock.images:
             raise lacking(f"digest of the image '{name}'")
         return f"{name.rsplit(':', 1)[0]}@{lock.images[name]}"
 
-    return Locked(apt, pip, image)
+    return Locked(apt, pip, image, wheels)

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from strix_finetune import graph
-from strix_finetune.errors import LockError
+from strix_finetune.errors import DefinitionError, LockError
 from strix_finetune.load import load
 from strix_finetune.lock import Change, Stale, make_lock, missing, stale
-from strix_finetune.lockmodel import AptPackage, ArchiveLock, Lock, PipLock, Release
+from strix_finetune.lockmodel import AptPackage, ArchiveLock, Lock, PipLock, Release, WheelLock, WheelSetLock
 from strix_finetune.model import Stack
 from strix_finetune.netconf import NetSettings
-from strix_finetune.resolve import AptAnswer, image, pip
-from strix_finetune.schema import Apt, PipSet
+from strix_finetune.requests import version_labels
+from strix_finetune.resolve import AptAnswer, image, pip, simple
+from strix_finetune.schema import Apt, Index, PipSet, WheelSet
 from strix_finetune.wanted import declared_sha256
 
 CHANNEL = """\
@@ -103,7 +104,7 @@ class Archive:
 
 
 @dataclass
-class Index:
+class PackageIndex:
     """The package index as a stand-in: what it has of unsloth's set, and what it was asked."""
 
     versions: dict[str, str] = field(default_factory=lambda: {"unsloth": "2026.10.9", "trl": "1.15.0"})
@@ -112,7 +113,7 @@ class Index:
     def resolve(self, name: str, wanted: PipSet, **options: Any) -> PipLock:
         self.asked.append(options)
         text = "".join(f"{n}=={v} \\\n    --hash=sha256:{'f' * 64}\n" for n, v in self.versions.items())
-        return PipLock(options["python"], text, declared_sha256(wanted, options["python"]))
+        return PipLock(options["python"], text, declared_sha256(wanted, options["python"], options["provided"]))
 
 
 @pytest.fixture
@@ -121,8 +122,8 @@ def archive() -> Archive:
 
 
 @pytest.fixture
-def index(monkeypatch: pytest.MonkeyPatch) -> Index:
-    made = Index()
+def index(monkeypatch: pytest.MonkeyPatch) -> PackageIndex:
+    made = PackageIndex()
     monkeypatch.setattr(pip, "resolve", made.resolve)
     return made
 
@@ -136,14 +137,14 @@ Make = Callable[..., tuple[Lock, tuple[Change, ...]]]
 
 
 @pytest.fixture
-def make(archive: Archive, index: Index, stack: Stack) -> Make:
+def make(archive: Archive, index: PackageIndex, stack: Stack) -> Make:
     def run(previous: Lock | None = None, chosen: Stack = stack, **options: Any) -> tuple[Lock, tuple[Change, ...]]:
         return make_lock(chosen, previous, NetSettings(), Path("/nowhere"), resolver=archive, **options)
 
     return run
 
 
-def test_a_first_lock_has_everything(make: Make, archive: Archive, index: Index, stack: Stack) -> None:
+def test_a_first_lock_has_everything(make: Make, archive: Archive, index: PackageIndex, stack: Stack) -> None:
     gaps = missing(stack, None)
     assert [str(gap) for gap in gaps] == [
         "the suite sid",
@@ -172,7 +173,7 @@ def test_a_first_lock_has_everything(make: Make, archive: Archive, index: Index,
     ]
 
 
-def test_a_lock_that_is_right_stays_byte_by_byte(make: Make, archive: Archive, index: Index) -> None:
+def test_a_lock_that_is_right_stays_byte_by_byte(make: Make, archive: Archive, index: PackageIndex) -> None:
     first, _ = make()
     archive.date = "2026-11-30T00:00:00Z"
     archive.packages["libc6"] = ["2.44-1"]
@@ -208,7 +209,7 @@ def test_a_package_that_is_gone(make: Make, archive: Archive, stack: Stack) -> N
     )
 
 
-def test_one_name_is_updated(make: Make, archive: Archive, index: Index) -> None:
+def test_one_name_is_updated(make: Make, archive: Archive, index: PackageIndex) -> None:
     first, _ = make()
     archive.packages["bash"].append("5.3-5")
     archive.packages["python3-torch"].append("2.14.2-1")
@@ -232,7 +233,7 @@ def test_one_name_is_updated(make: Make, archive: Archive, index: Index) -> None
 
 
 def test_requirements_that_were_edited_are_resolved_with_the_old_versions_kept(
-    make: Make, index: Index, tmp_path: Path
+    make: Make, index: PackageIndex, tmp_path: Path
 ) -> None:
     first, _ = make()
     edited = definitions(tmp_path, unsloth=UNSLOTH.replace('"trl"]', '"trl", "peft"]'))
@@ -289,7 +290,7 @@ def test_a_base_image_is_locked_by_digest(make: Make, tmp_path: Path, monkeypatc
     assert [gap.name for gap in missing(chosen, replace(first, images={}))] == [name]
 
 
-def test_a_ceiling_stops_a_new_version_and_both_are_named(make: Make, archive: Archive, index: Index) -> None:
+def test_a_ceiling_stops_a_new_version_and_both_are_named(make: Make, archive: Archive, index: PackageIndex) -> None:
     first, _ = make()
     archive.packages["python3-torch"] = ["1:2.15.0+dfsg-1"]
     index.versions["trl"] = "1.16.0"
@@ -300,7 +301,154 @@ def test_a_ceiling_stops_a_new_version_and_both_are_named(make: Make, archive: A
     assert "unsloth/layer.toml:10: trl 1.16.0 in the set 'unsloth' breaks unsloth's trl<=1.15.0; " in trl
 
 
-def test_two_sets_of_one_name(make: Make, tmp_path: Path) -> None:
-    chosen = definitions(tmp_path, pytorch=PYTORCH.format(sha="a" * 64) + '[pip.unsloth]\nrequirements = ["x"]\n')
-    with pytest.raises(LockError, match="'unsloth' and 'pytorch' both have a requirement set 'unsloth'"):
-        missing(chosen, None)
+def test_two_sets_of_one_name(tmp_path: Path) -> None:
+    twice = PYTORCH.format(sha="a" * 64) + '[pip.unsloth]\nrequirements = ["x"]\n'
+    with pytest.raises(DefinitionError, match="'unsloth' and 'pytorch' both have a requirement set 'unsloth'"):
+        definitions(tmp_path, pytorch=twice)
+
+
+# sets of wheels of an index of the channel
+
+AMD = (
+    CHANNEL
+    + """\
+[layers.pytorch.packages]
+torch = ["python3"]
+[layers.pytorch.wheels.torch]
+index = "amd"
+requirements = ["torch[device-{target}]==2.13.0+rocm10"]
+follow = ["triton"]
+[indexes.amd]
+url = "https://stable.example/whl"
+absent = [403]
+"""
+)
+
+
+@dataclass
+class Wheels:
+    """The channel's index as a stand-in: versions of what it has, and what it was asked."""
+
+    versions: dict[str, str] = field(default_factory=lambda: {"torch": "2.13.0+rocm10", "triton": "3.8.0"})
+    asked: list[tuple[str, WheelSet, Index, dict[str, Any]]] = field(default_factory=list)
+    sha256: str = "d" * 64
+
+    def resolve(self, name: str, wanted: WheelSet, index: Index, **options: Any) -> WheelSetLock:
+        self.asked.append((name, wanted, index, options))
+        files = [
+            WheelLock(n, v, f"{index.url}/{n}/{n}-{v.replace('+', '%2B')}-py3-none-any.whl", self.sha256)
+            for n, v in self.versions.items()
+        ]
+        # the order and the time are the resolver's business
+        return WheelSetLock(options["python"], wanted.index, "2026-11-30T04:00:00Z", "", tuple(reversed(files)))
+
+
+@pytest.fixture
+def wheels(monkeypatch: pytest.MonkeyPatch) -> Wheels:
+    made = Wheels()
+    monkeypatch.setattr(simple, "resolve_wheels", made.resolve)
+    return made
+
+
+@pytest.fixture
+def amd(tmp_path: Path, wheels: Wheels) -> Stack:
+    return definitions(tmp_path / "amd", channel=AMD)
+
+
+def test_a_set_of_wheels_is_locked_and_then_left_alone(
+    make: Make, amd: Stack, wheels: Wheels, index: PackageIndex
+) -> None:
+    (gap,) = [gap for gap in missing(amd, None) if gap.kind == "set of wheels"]
+    assert str(gap) == "the set of wheels torch"
+    assert str(gap.place).endswith("channels/debian.toml:10")
+    first, changes = make(None, amd)
+    assert missing(amd, first) == ()
+    assert "set of wheels 'torch' with 2 packages added" in [str(change) for change in changes]
+    name, wanted, asked, options = wheels.asked[0]
+    assert (name, wanted.requirements) == ("torch", ["torch[device-{target}]==2.13.0+rocm10"])
+    assert (asked.url, asked.absent) == ("https://stable.example/whl", [403])
+    assert (options["target"], options["python"], options["glibc"]) == ("cpu", "3.14", "2.43-7")
+    assert options["previous"] is None
+    assert [wheel.name for wheel in first.wheels["torch"].wheels] == ["torch", "triton"]
+    again, changes = make(first, amd)
+    assert (again, changes, len(wheels.asked), len(index.asked)) == (first, (), 1, 1)
+
+
+def test_another_wish_is_another_set(make: Make, amd: Stack, wheels: Wheels, tmp_path: Path) -> None:
+    first, _ = make(None, amd)
+    for old, new in (
+        ('follow = ["triton"]', 'follow = ["triton", "rocm*"]'),
+        ("2.13.0+rocm10", "2.13.1+rocm10"),
+        ("stable.example", "nightly.example"),
+        ('python = "3.14"', 'python = "3.13"'),
+        ('index = "amd"', 'index = "amd2"\n'),
+    ):
+        text = AMD.replace(old, new) + '[indexes.amd2]\nurl = "https://stable.example/whl"\n'
+        other = definitions(tmp_path / "other", channel=text)
+        assert "set of wheels" in [gap.kind for gap in missing(other, first)], new
+    same = definitions(tmp_path / "other", channel=AMD.replace("absent = [403]", "absent = [404]"))
+    assert missing(same, first) == ()
+    edited = definitions(tmp_path / "other", channel=AMD.replace("2.13.0", "2.13.1"))
+    wheels.versions["torch"] = "2.13.1+rocm10"
+    _, changes = make(first, edited)
+    assert (wheels.asked[-1][3]["previous"], wheels.asked[-1][3]["upgrade"]) == (first.wheels["torch"], [])
+    assert [str(change) for change in changes] == [
+        f"torch 2.13.0+rocm10 ({'d' * 12}) → 2.13.1+rocm10 ({'d' * 12})",
+    ]
+
+
+def test_updating_a_set_of_wheels(make: Make, amd: Stack, wheels: Wheels) -> None:
+    first, _ = make(None, amd)
+    wheels.sha256 = "e" * 64
+    for update, upgrade in ((["triton"], ["triton"]), (["torch"], None)):
+        _, changes = make(first, amd, update=update)
+        assert wheels.asked[-1][3]["upgrade"] == upgrade
+        assert Change("wheels", "triton", f"3.8.0 ({'d' * 12})", f"3.8.0 ({'e' * 12})") in changes
+    with pytest.raises(LockError, match="nothing called 'trition' is locked; did you mean 'triton'"):
+        make(first, amd, update=["trition"])
+
+
+def test_requirement_sets_know_what_sets_of_wheels_bring(
+    make: Make, amd: Stack, wheels: Wheels, index: PackageIndex
+) -> None:
+    first, _ = make(None, amd)
+    assert index.asked[0]["provided"] == {"torch": "2.13.0+rocm10", "triton": "3.8.0"}
+    wheels.versions["triton"] = "3.8.1"
+    again, _ = make(first, amd, update=["triton"])
+    assert index.asked[-1]["provided"]["triton"] == "3.8.1"
+    # an answer that does not follow the new version, or no answer at all
+    old = replace(first, wheels=again.wheels)
+    assert [gap.name for gap in missing(amd, old)] == ["unsloth"]
+
+
+def test_what_comes_into_an_image_comes_one_way(
+    make: Make, amd: Stack, wheels: Wheels, index: PackageIndex, tmp_path: Path
+) -> None:
+    index.versions["torch"] = "2.14.0"
+    with pytest.raises(LockError) as caught:
+        make(None, amd)
+    (fault,) = map(str, caught.value.problems)
+    assert fault.endswith(
+        "unsloth/layer.toml:5: 'unsloth' would put torch 2.14.0 over that of the set of wheels 'torch'; "
+        "exclude torch from 'unsloth'"
+    )
+    del index.versions["torch"]
+    more = '[layers.unsloth.wheels.more]\nindex = "amd"\nrequirements = ["triton==1"]\n'
+    other = definitions(tmp_path / "amd", channel=AMD + more)
+    locked, _ = make(None, other)
+    wheels.sha256 = "e" * 64
+    with pytest.raises(LockError, match="the sets of wheels 'torch' and 'more' lock two files of 'torch'"):
+        make(locked, other, update=["more"])
+
+
+def test_ceilings_and_labels_take_the_public_version_of_a_wheel(
+    make: Make, amd: Stack, wheels: Wheels, tmp_path: Path
+) -> None:
+    locked, _ = make(None, amd)
+    assert version_labels(amd.node("pytorch"), locked) == {"io.strix-finetune.version.torch": "2.13.0"}
+    assert version_labels(amd.node("unsloth"), locked) == {}
+    by_apt, _ = make()
+    assert version_labels(amd.node("pytorch"), by_apt) == {"io.strix-finetune.version.torch": "2.14.1+dfsg-1"}
+    wheels.versions["torch"] = "2.15.0+rocm10"
+    with pytest.raises(LockError, match=r"torch 2.15.0 in the set of wheels 'torch' breaks unsloth's torch<2.15; "):
+        make(None, amd)

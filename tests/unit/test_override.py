@@ -69,6 +69,39 @@ def test_lists_are_edited_and_patches_come_last(stacked: Images) -> None:
     assert [patch.name for patch in node.layer.patches] == ["0002-b.patch", "0001-a.patch", "0000-z.patch"]
 
 
+def test_requirements_are_edited_in_the_set_that_the_channel_puts_in_their_place(stacked: Images) -> None:
+    tuned = '[layers.base.pip]\ntools = { requirements = ["trl==3.0", "numpy"] }\nmore = { requirements = ["x"] }\n'
+    stacked.channel("amd", tuned)
+    folder = mine(
+        stacked,
+        "[layers.base.requirements]\ntools = { append = ['gguf==3'], remove = ['trl==3.0', 'peft==1.0'] }\n"
+        "more.append = ['y']\n",
+    )
+    node = stacked.stack(channel="amd", override=folder).node("base")
+    assert {name: asked.requirements for name, asked in node.pip.items()} == {
+        "tools": ["numpy", "gguf==3"],
+        "more": ["x", "y"],
+    }
+    node = stacked.stack(override=folder).node("base")
+    assert {name: asked.requirements for name, asked in node.pip.items()} == {"tools": ["trl==2.0", "gguf==3"]}
+    assert stacked.stack(channel="amd").node("base").pip["tools"].requirements == ["trl==3.0", "numpy"]
+
+
+def test_removing_all_that_the_channel_asks_for(stacked: Images) -> None:
+    stacked.channel("amd", '[layers.base.pip.more]\nrequirements = ["x"]\n')
+    folder = mine(stacked, "\n[layers.base.requirements]\nmore.remove = ['x']\n")
+    stacked.stack(override=folder)
+    with pytest.raises(DefinitionError) as caught:
+        stacked.stack(channel="amd", override=folder)
+    assert stacked.faults(caught.value) == [
+        "mine/override.toml:3: nothing is left in the requirement set 'more'; leave or append a requirement"
+    ]
+    assert faults(stacked, "[layers.base.requirements]\nmore.remove = ['xy']\nmor.append = ['z']\n") == [
+        "mine/override.toml:2: 'xy' is not in the list and cannot be removed; did you mean 'x'?",
+        "mine/override.toml:3: the layer 'base' has no requirement set 'mor'; did you mean 'more'?",
+    ]
+
+
 def test_what_the_user_changes_is_not_changed_for_anybody_else(stacked: Images) -> None:
     folder = mine(stacked, "[layers.base.requirements.tools]\nappend = ['gguf==3']\n")
     stacked.stack(override=folder)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from strix_finetune.errors import InputError, LockError, TemplateError
+from strix_finetune.errors import DefinitionError, InputError, LockError, TemplateError
+from strix_finetune.lockmodel import WheelLock, WheelSetLock
 from strix_finetune.render import Locked
 from tests.conftest import RCCL, Images, lock
 
@@ -68,6 +70,9 @@ def test_an_image_as_the_beginning(chain: Images) -> None:
     [
         ("apt('trch')", "the layer 'torch' has no package list 'trch' in [packages]; did you mean 'torch'?"),
         ("pip('x')", "the layer 'torch' has no requirement set 'x' in [pip]; none is defined"),
+        ("wheels('torch')", "the layer 'torch' has no set of wheels 'torch' in [wheels]; none is defined"),
+        ("has_wheels('torch')", "no layer and no channel has a set of wheels 'torch'; none is defined"),
+        ("has_pip('ap')", "no layer and no channel has a requirement set 'ap'; did you mean 'app'?"),
         ("archive('src')", "the layer 'torch' has no archive 'src' in [archives]; none is defined"),
         ("builder('devel')", "the layer 'torch' has no builder 'devel' in builders; none is defined"),
         ("apt()", "the template fails: apt() missing 1 required positional argument: 'name'; "),
@@ -179,3 +184,98 @@ def test_pins_are_part_of_the_key_of_what_apt_installs(chain: Images) -> None:
     assert after["torch"].layer.inputs.keys() == before["torch"].layer.inputs.keys() | {"pins"}
     assert after["torch"].key != before["torch"].key
     assert after["rccl"].key == before["rccl"].key
+
+
+AMD = """\
+[indexes.amd]
+url = "https://stable.example/whl"
+[layers.torch.wheels.rocm]
+index = "amd"
+requirements = ["torch[device-{target}]==2.13.0+rocm10"]
+"""
+TORCH = """\
+FROM {{ parent }}
+{% if has_wheels("rocm") %}
+RUN install {{ wheels("rocm") }}
+{% else %}
+RUN apt-get install {{ apt("torch") }}
+{% endif %}
+"""
+URL = "https://stable.example/whl/torch/torch-2.13.0%2Brocm10-cp314-cp314-linux_x86_64.whl"
+WHEELS = WheelSetLock(
+    "3.14",
+    "amd",
+    "2026-11-30T00:00:00Z",
+    SHA,
+    (
+        WheelLock("torch", "2.13.0+rocm10", URL, "d" * 64, 7),
+        WheelLock("rocm", "10.0.0", "https://stable.example/whl/rocm/rocm-10.0.0.tar.gz", "e" * 64),
+    ),
+)
+
+
+def test_one_template_serves_a_channel_with_wheels_and_one_without(chain: Images) -> None:
+    chain.write("images/torch/Dockerfile.j2", TORCH)
+    chain.channel("amd", AMD)
+    assert chain.render()["torch"].layer.dockerfile.endswith("\nRUN apt-get install python3-torch=1.0-1\n")
+    torch = chain.render(channel="amd", locked=lock(wheels={"rocm": WHEELS}))["torch"].layer
+    assert torch.dockerfile.endswith("\nRUN install inputs/wheels/rocm\n")
+    (file,) = torch.files
+    assert file.path == "inputs/wheels/rocm/requirements.txt"
+    assert file.source == (
+        f"rocm==10.0.0 --hash=sha256:{'e' * 64}\ntorch==2.13.0+rocm10 --hash=sha256:{'d' * 64}\n".encode()
+    )
+    assert torch.inputs == {"wheel rocm": f"10.0.0 ({'e' * 12})", "wheel torch": f"2.13.0+rocm10 ({'d' * 12})"}
+
+
+def test_every_hash_is_in_the_key_and_no_address(chain: Images) -> None:
+    chain.write("images/torch/Dockerfile.j2", TORCH)
+    chain.channel("amd", AMD)
+
+    def key(*changed: WheelLock) -> str:
+        wheels = {"rocm": replace(WHEELS, wheels=(*changed, *WHEELS.wheels[len(changed) :]))}
+        return chain.render(channel="amd", locked=lock(wheels=wheels))["torch"].key
+
+    torch = WHEELS.wheels[0]
+    assert key(replace(torch, sha256="d" * 63 + "e")) != key()
+    assert key(replace(torch, version="2.13.1")) != key()
+    assert key(replace(torch, url=URL.replace("stable", "mirror"), size=0)) == key()
+
+
+def test_other_layers_can_ask_for_a_set_of_the_stack(chain: Images) -> None:
+    chain.write("images/torch/Dockerfile.j2", TORCH)
+    chain.layer(
+        "app",
+        'parent = ["torch"]\nfinal = true\npip = { app = { requirements = ["peft==1.0"] } }\n',
+        "FROM {{ parent }}\nRUN echo {{ has_wheels('rocm') }} {{ has_pip('app') }} {{ has_pip('more') }}\n"
+        "COPY {{ pip('app') }} /\n",
+    )
+    chain.channel("amd", AMD)
+    chain.channel("more", '[layers.torch.pip.more]\nrequirements = ["numpy"]\n')
+    assert "RUN echo False True False\n" in chain.render()["app"].layer.dockerfile
+    text = chain.render(channel="amd", locked=lock(wheels={"rocm": WHEELS}))["app"].layer.dockerfile
+    assert "RUN echo True True False\n" in text
+
+
+def test_a_set_of_the_channel_takes_the_place_of_the_layers_own(chain: Images) -> None:
+    chain.channel("amd", '[layers.app.pip.app]\nrequirements = ["peft==2.0"]\nexclude = ["torch"]\n')
+    node = chain.stack(channel="amd").node("app")
+    assert node.pip["app"].requirements == ["peft==2.0"]
+    assert node.pip["app"].exclude == ["torch"]
+    assert chain.stack().node("app").pip["app"].requirements == ["peft==1.0"]
+
+
+def test_a_set_that_the_template_does_not_install_is_the_channels_fault(chain: Images) -> None:
+    chain.channel("amd", AMD + '[layers.app.pip.ap]\nrequirements = ["x"]\n')
+    with pytest.raises(DefinitionError) as caught:
+        chain.render(channel="amd", locked=lock(wheels={"rocm": WHEELS}))
+    assert chain.faults(caught.value) == [
+        (
+            "images/channels/amd.toml:8: the template of 'torch' does not install the set 'rocm' on this channel; "
+            "call wheels('rocm') in it, or remove the set"
+        ),
+        (
+            "images/channels/amd.toml:11: the template of 'app' does not install the set 'ap' on this channel; "
+            "call pip('ap') in it, or remove the set"
+        ),
+    ]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from strix_finetune.errors import FetchFailed, LockError, Place
-from strix_finetune.resolve.pip import check, explain, platform
+from strix_finetune.indexes import Indexes
+from strix_finetune.lockmodel import PipLock
+from strix_finetune.netconf import NetSettings
+from strix_finetune.resolve.pip import check, explain, platform, resolve
 from strix_finetune.schema import PipSet
 from strix_finetune.wanted import declared_sha256
 
@@ -143,3 +148,65 @@ def test_what_is_asked_for_has_one_name() -> None:
     names = {declared_sha256(other, "3.14") for other in others} | {declared_sha256(one, "3.13")}
     assert declared_sha256(one, "3.14") not in names
     assert len(names) == 4
+
+
+def wheel(folder: Path, name: str, version: str, *needs: str) -> None:
+    """A wheel of metadata alone."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as made:
+        requires = "".join(f"Requires-Dist: {need}\n" for need in needs)
+        made.writestr(
+            f"{stem}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}"
+        )
+        made.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        made.writestr(f"{stem}.dist-info/RECORD", "")
+
+
+ROCM = {"torch": "2.13.0+rocm10.0.0", "pytorch-triton-rocm": "3.8.0+git4cff872c"}
+
+
+@pytest.fixture
+def solve(tmp_path: Path) -> Callable[..., PipLock]:
+    """Resolves against a folder with a newer PyTorch, one that needs it, and one that does with any."""
+    wheel(tmp_path, "torch", "2.14.0", "nvidia-cublas")
+    wheel(tmp_path, "torch", "2.13.0", "nvidia-cublas")
+    wheel(tmp_path, "nvidia-cublas", "13.1")
+    wheel(tmp_path, "pytorch-triton-rocm", "3.9.0")
+    wheel(tmp_path, "peft", "1.0", "torch>=2.4", "pytorch_triton_rocm", "idna")
+    wheel(tmp_path, "newest", "1.0", "peft", "torch>2.13")
+    wheel(tmp_path, "older", "1.0", "torch==2.13.0")
+    wheel(tmp_path, "idna", "3.10")
+    settings = NetSettings(indexes=Indexes(no_index=True), wheel_folders=(tmp_path,))
+
+    def run(*requirements: str, provided: dict[str, str] | None = None, **wanted: list[str]) -> PipLock:
+        asked = PipSet(requirements=list(requirements), **wanted)
+        options = {"python": "3.13", "glibc": "2.41", "settings": settings, "place": PLACE}
+        return resolve("unsloth", asked, provided=provided, **options)  # type: ignore[arg-type]
+
+    return run
+
+
+def test_what_sets_of_wheels_bring_is_neither_fetched_nor_replaced(solve: Callable[..., PipLock]) -> None:
+    assert solve("peft").packages.keys() == {"peft", "idna", "torch", "nvidia-cublas", "pytorch-triton-rocm"}
+    locked = solve("peft", "older", "torch", provided=ROCM)
+    assert locked.packages == {"idna": "3.10", "older": "1.0", "peft": "1.0"}
+    assert locked.declared not in (solve("peft", "older", "torch", exclude=["torch"]).declared, solve("peft").declared)
+
+
+def test_a_set_that_needs_another_pytorch_does_not_resolve(solve: Callable[..., PipLock]) -> None:
+    with pytest.raises(LockError) as caught:
+        solve("newest", provided=ROCM)
+    (problem,) = caught.value.problems
+    assert problem.place == PLACE
+    assert problem.message.startswith("the requirements of 'unsloth' cannot be met: ")
+    assert "newest depend on torch>2.13 and torch==2.13.0+rocm10.0.0" in problem.message
+    assert problem.cure == "change one of them; torch comes from a set of wheels"
+    assert solve("newest", provided=ROCM, exclude=["torch"]).packages.keys() == {"idna", "newest", "peft"}
+
+
+def test_a_text_with_what_a_set_of_wheels_brings_is_refused() -> None:
+    wanted = PipSet(requirements=["trl", "torch>=2"])
+    text = f"trl==1.15.0{HASH}torch==2.14{HASH}"
+    [fault] = check("unsloth", wanted, text, python="3.13", provided=["torch"], place=PLACE)
+    assert "'torch' is in 'unsloth' although a set of wheels brings it; " in str(fault)
+    assert check("unsloth", wanted, f"trl==1.15.0{HASH}", python="3.13", provided=["torch"]) == []

@@ -35,7 +35,7 @@ def lock(options: Options, as_json: bool, update: tuple[str, ...], everything: b
         gaps = [f"missing: {gap}" for gap in locks.missing(stack, held)]
         moved = [f"no longer served: {item}" for item in locks.stale(stack, held, settings, cache)] if held else []
         if held:
-            locks.check_ceilings(stack, held)
+            locks.check_versions(stack, held)
         if as_json:
             click.echo(json.dumps({"problems": [*gaps, *moved]}))
         else:

@@ -2,16 +2,21 @@
 
 Only wheels are taken: a lock that needs a compiler in the image would not be one. The result is checked again
 here, because a lock that lets in what a layer forbids must not come to be by a change in a tool.
+
+What sets of wheels bring into the image is there for the resolver too, in exactly its version: uv sees a stand-in, a
+wheel of metadata alone, and may choose nothing else. So a set that would need another PyTorch does not resolve, and
+none is in its text.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -43,12 +48,14 @@ def resolve(
     settings: NetSettings,
     previous: str = "",
     upgrade: Collection[str] | None = None,
+    provided: Mapping[str, str] | None = None,
     place: Place | None = None,
 ) -> PipLock:
     """Resolve the set `name` for Python `python` ("3.14") on x86_64 Linux with `glibc` ("2.43").
 
     `previous` is the text of the lock until now. With `upgrade` None everything may move; otherwise only the
-    distributions named there, and what they force to move. `place` is where the set is declared.
+    distributions named there, and what they force to move. `provided`: normalized name → version of what the image
+    has from sets of wheels. `place` is where the set is declared.
 
     Raises LockError where the requirements contradict each other or let in what is forbidden, FetchFailed where
     the index gives no answer.
@@ -60,33 +67,48 @@ def resolve(
             output.write_text(previous)
         never = "".join(f"{excluded} ; python_version < '0'\n" for excluded in wanted.exclude)
         (work / "overrides.txt").write_text(never)
+        links = _stand_ins(work / "provided", provided or {})
+        (work / "constraints.txt").write_text("".join(f"{held}=={got}\n" for held, got in (provided or {}).items()))
         command = [
             str(uv_program()),
             *("pip", "compile", "-", "--quiet", "--color", "never"),
             *("--output-file", str(output)),
-            *("--overrides", str(work / "overrides.txt")),
+            *("--overrides", str(work / "overrides.txt"), "--constraints", str(work / "constraints.txt")),
+            *(option for held in provided or () for option in ("--no-emit-package", held)),
             *("--python", sys.executable, "--python-version", python, "--python-platform", platform(glibc)),
             *("--no-build", "--no-header", "--no-emit-index-url", "--no-emit-find-links"),
+            # uv has no variable for it
+            *(("--no-index",) if settings.indexes.no_index else ()),
             *(("--upgrade",) if upgrade is None else ()),
             *(option for named in upgrade or () for option in ("--upgrade-package", named)),
         ]
-        _run([*command, "--generate-hashes", "--no-annotate"], wanted, work, settings, name, place)
+        run = functools.partial(_run, wanted=wanted, work=work, settings=settings, links=links)
+        run = functools.partial(run, provided=provided or {}, name=name, place=place)
+        run([*command, "--generate-hashes", "--no-annotate"])
         text = output.read_text()
-        problems = check(name, wanted, text, python=python, place=place)
+        problems = check(name, wanted, text, python=python, provided=provided or {}, place=place)
         if problems and (forbidden := _forbidden(wanted, text)):
             # ask again for the reasons; only a failure pays for them
-            _run([*command, "--annotation-style", "line"], wanted, work, settings, name, place)
+            run([*command, "--annotation-style", "line"])
             problems = [
                 *_with_reasons(name, forbidden, output.read_text(), place),
                 *(problem for problem in problems if " forbids " not in problem.message),
             ]
     if problems:
         raise LockError(problems)
-    return PipLock(python, text, declared_sha256(wanted, python))
+    return PipLock(python, text, declared_sha256(wanted, python, provided))
 
 
-def check(name: str, wanted: PipSet, text: str, *, python: str, place: Place | None = None) -> list[Problem]:
-    """What is wrong with a resolved text: unhashed, forbidden, excluded or unsatisfied entries."""
+def check(
+    name: str,
+    wanted: PipSet,
+    text: str,
+    *,
+    python: str,
+    provided: Collection[str] = (),
+    place: Place | None = None,
+) -> list[Problem]:
+    """What is wrong with a resolved text: unhashed, forbidden, excluded, provided or unsatisfied entries."""
     from packaging.requirements import Requirement
 
     try:
@@ -102,6 +124,13 @@ def check(name: str, wanted: PipSet, text: str, *, python: str, place: Place | N
         Problem(f"'{entry}' is in '{name}' although it is excluded", place, "report this fault of the resolver")
         for entry in sorted(excluded & versions.keys())
     ]
+    problems += [
+        Problem(
+            f"'{entry}' is in '{name}' although a set of wheels brings it", place, "report this fault of the resolver"
+        )
+        for entry in sorted(set(provided) & versions.keys())
+    ]
+    excluded |= set(provided)
     environment = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux"}
     environment |= {"platform_machine": "x86_64", "platform_system": "Linux", "os_name": "posix"}
     for line in wanted.requirements:
@@ -114,6 +143,20 @@ def check(name: str, wanted: PipSet, text: str, *, python: str, place: Place | N
             got = f"has {version}" if version else "lacks it"
             problems.append(Problem(f"'{line}' is not met by the resolution of '{name}', which {got}", place))
     return problems
+
+
+def _stand_ins(folder: Path, provided: Mapping[str, str]) -> str:
+    """A wheel without content for each provided distribution; returns the folder, or nothing where there is none."""
+    import zipfile
+
+    for name, version in provided.items():
+        folder.mkdir(exist_ok=True)
+        stem = f"{name.replace('-', '_')}-{version}"
+        with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{stem}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+            wheel.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{stem}.dist-info/RECORD", "")
+    return str(folder) if provided else ""
 
 
 def _forbidden(wanted: PipSet, text: str) -> dict[str, str]:
@@ -142,27 +185,37 @@ def _with_reasons(name: str, forbidden: dict[str, str], annotated: str, place: P
 
 
 def _run(
-    command: Sequence[str], wanted: PipSet, work: Path, settings: NetSettings, name: str, place: Place | None
+    command: Sequence[str],
+    wanted: PipSet,
+    work: Path,
+    settings: NetSettings,
+    links: str,
+    provided: Mapping[str, str],
+    name: str,
+    place: Place | None,
 ) -> None:
-    env = {variable: os.environ[variable] for variable in _KEPT if variable in os.environ}
+    """`links`: a folder of wheels beside those of the settings."""
+    env = {variable: os.environ[variable] for variable in _KEPT if variable in os.environ} | settings.uv_variables()
+    if links:
+        env["UV_FIND_LINKS"] = ",".join(found for found in (env.get("UV_FIND_LINKS", ""), links) if found)
     text = "".join(f"{line}\n" for line in wanted.requirements)
-    done = subprocess.run(
-        command, input=text, capture_output=True, text=True, cwd=work, env=env | settings.uv_variables()
-    )
+    done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=work, env=env)
     if done.returncode != 0:
-        raise explain(done.stderr, name, place)
+        raise explain(done.stderr, name, place, provided)
 
 
-def explain(stderr: str, name: str, place: Place | None = None) -> LockError | FetchFailed:
+def explain(
+    stderr: str, name: str, place: Place | None = None, provided: Mapping[str, str] | None = None
+) -> LockError | FetchFailed:
     """One sentence for what uv complains about: the requirements that contradict each other, or the failed fetch."""
     text = redact(stderr)
     if "No solution found" in text:
         premises = " and ".join(_premises(text))
         if len(premises) > _LONGEST:
             premises = f"{premises[: _LONGEST // 2].rstrip()} … {premises[-_LONGEST // 2 :].lstrip()}"
-        return LockError(
-            Problem(f"the requirements of '{name}' cannot be met: {premises}", place, "change one of them")
-        )
+        pinned = [held for held, version in (provided or {}).items() if f"{held}=={version}" in premises]
+        cure = f"change one of them; {', '.join(pinned)} comes from a set of wheels" if pinned else "change one of them"
+        return LockError(Problem(f"the requirements of '{name}' cannot be met: {premises}", place, cure))
     error = re.search(r"^error: (.*)$", text, re.M)
     causes = re.findall(r"^\s*(?:cause|Caused by): (.*)$", text, re.M)
     head = (error[1] if error else text.strip()[:200]).replace("`", "'").rstrip(".")
