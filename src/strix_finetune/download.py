@@ -7,7 +7,7 @@ import hashlib
 import http.client
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from email.message import Message
 from typing import IO, Any, NoReturn
@@ -44,7 +44,10 @@ class _Again(Exception):
 
 @dataclass
 class Download:
-    """`sha256` empty and `size` 0 where they are not known; the first answer then says the size."""
+    """`sha256` empty and `size` 0 where they are not known; the first answer then says the size.
+
+    `absent`: HTTP statuses by which the server says that it does not have the file.
+    """
 
     url: str
     sha256: str
@@ -57,6 +60,7 @@ class Download:
     hasher: Any = field(default_factory=hashlib.sha256)
     version: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
+    absent: Collection[int] = (404, 410)
 
     def go_on(self) -> bool:
         """Take over what an earlier download left in `out`; whether that is the whole file already."""
@@ -189,7 +193,7 @@ class Download:
         if error.code == 429 or error.code >= 500:
             raise _Again(f"HTTP {error.code}", web.retry_after(error.headers))
         answer = f"the server answers HTTP {error.code} for {web.place(self.url)}"
-        if error.code in (404, 410):
+        if error.code in self.absent:
             raise Gone(answer, cure="the file is gone, name another one")
         raise FetchFailed(answer, cure="check the URL")
 

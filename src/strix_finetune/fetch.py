@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from strix_finetune.errors import InputError, WorkError
 from strix_finetune.netconf import NetSettings, redact
 from strix_finetune.web import file_name
 
-__all__ = ["Found", "Gone", "discover", "fetch", "is_whole", "resume"]
+__all__ = ["Found", "Gone", "WrongFile", "discover", "fetch", "is_whole", "resume"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,20 @@ def fetch(
     folder: Path,
     settings: NetSettings,
     *,
+    absent: Collection[int] = (404, 410),
     on_progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Path:
     """The file in `folder` named by its sha256; downloaded when it is not there yet. `size` is in bytes, 0: not known.
 
     `on_progress` hears the bytes so far and `size`. Network faults, HTTP 5xx and 429 are tried again; `sleep` waits.
-    Raises FetchFailed when the file cannot be had or is not what the lock says, InputError for a URL that may not be
-    used. A failure leaves nothing behind.
+    Raises FetchFailed when the file cannot be had, WrongFile when it is not what the lock says, Gone when the server
+    answers with a status of `absent`, InputError for a URL that may not be used. A failure leaves nothing behind.
     """
     path = folder / sha256
     if is_whole(path, sha256, size):
         return path
-    return _stream(url, sha256, size, folder, settings, on_progress, sleep).path
+    return _stream(url, sha256, size, folder, settings, on_progress, sleep, absent).path
 
 
 def discover(
@@ -113,6 +114,7 @@ def _stream(
     settings: NetSettings,
     on_progress: Progress | None,
     sleep: Callable[[float], None],
+    absent: Collection[int] = (404, 410),
 ) -> Found:
     if not web.is_safe(url):
         raise InputError(
@@ -127,6 +129,7 @@ def _stream(
                 download = Download(
                     url, sha256, size, out, web.opener(settings), on_progress or (lambda done, size: None)
                 )
+                download.absent = absent
                 download.run(sleep)
             found = download.hasher.hexdigest()
             part.replace(folder / found)

@@ -5,12 +5,13 @@ What is still right in the previous lock stays as it is: a lock moves only where
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from strix_finetune import wanted
+from strix_finetune import mirrors, wanted
 from strix_finetune.ceilings import broken_ceilings
+from strix_finetune.changes import Change, changes
 from strix_finetune.errors import InputError, LockError, Problem, nearest
 from strix_finetune.lockmodel import AptLock, AptPackage, Lock, PipLock, WheelSetLock, normalize
 from strix_finetune.model import Stack
@@ -35,24 +36,6 @@ class Stale:
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}" + (f" (it has {self.now})" if self.now else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What a new lock changes; `old` or `new` is empty for what was added or removed.
-
-    `kind`: "apt", "wheels", "pip", "image" or "archive".
-    """
-
-    kind: str
-    name: str
-    old: str = ""
-    new: str = ""
-
-    def __str__(self) -> str:
-        if self.old and self.new:
-            return f"{self.name} {self.old} → {self.new}"
-        return f"{self.name} {self.new} added" if self.new else f"{self.name} {self.old} removed"
 
 
 def stale(
@@ -102,7 +85,7 @@ def make_lock(
         archives={name: archive for name, archive, _ in wanted.archives(stack)},
     )
     check_versions(stack, lock)
-    return lock, tuple(_changes(before, lock))
+    return lock, tuple(changes(before, lock))
 
 
 def check_versions(stack: Stack, lock: Lock) -> None:
@@ -192,10 +175,11 @@ def _lock_wheels(
         from strix_finetune.resolve.simple import resolve_wheels
 
         previous = old if old and old.python == python else None
+        mirror = settings.index_url(asked.asked.index)
         made = resolve_wheels(
             asked.name,
             asked.asked,
-            asked.index,
+            asked.index.model_copy(update={"url": mirror}) if mirror else asked.index,
             target=stack.target.id,
             python=python,
             glibc=libc,
@@ -205,8 +189,12 @@ def _lock_wheels(
             place=asked.place,
             cache=cache,
         )
-        ordered = sorted(made.wheels, key=lambda wheel: wheel.name)
-        locked[asked.name] = replace(made, declared=asked.sha256, wheels=tuple(ordered))
+        found = sorted(made.wheels, key=lambda wheel: wheel.name)
+        wheels = tuple(mirrors.canonical(wheel, asked.index, mirror) for wheel in found)
+        # where nothing moved, a new time alone would be noise in the file
+        same = old is not None and (old.python, old.index, old.wheels) == (made.python, made.index, wheels)
+        moment = old.time if old and same else made.time
+        locked[asked.name] = replace(made, time=moment, declared=asked.sha256, wheels=wheels)
     return locked
 
 
@@ -255,49 +243,3 @@ def _lock_images(stack: Stack, before: Lock, renewed: _Renewed, settings: NetSet
     from strix_finetune.resolve import image
 
     return {name: image.digest(name, settings)}
-
-
-def _changes(before: Lock, after: Lock) -> Iterator[Change]:
-    old_apt = {name: package.version for name, package in before.apt.packages.items()}
-    new_apt = {name: package.version for name, package in after.apt.packages.items()}
-    if old_apt:
-        yield from _differences("apt", old_apt, new_apt)
-    elif new_apt:
-        yield Change("apt", f"Debian's suite '{after.apt.suite}'", "", f"with {len(new_apt)} packages")
-    yield from _set_changes("wheels", "set of wheels", _held_wheels(before), _held_wheels(after))
-    yield from _set_changes("pip", "set", _held_pip(before), _held_pip(after))
-    yield from _differences("image", before.images, after.images)
-    old_archives = {name: archive.sha256[:12] for name, archive in before.archives.items()}
-    new_archives = {name: archive.sha256[:12] for name, archive in after.archives.items()}
-    yield from _differences("archive", old_archives, new_archives)
-
-
-_Held = Mapping[str, Mapping[str, str]]
-
-
-def _held_pip(lock: Lock) -> _Held:
-    return {name: held.packages for name, held in lock.pip.items()}
-
-
-def _held_wheels(lock: Lock) -> _Held:
-    """With the beginning of the hash: an index may put another file in the place of one."""
-    return {
-        name: {wheel.name: f"{wheel.version} ({wheel.sha256[:12]})" for wheel in held.wheels}
-        for name, held in lock.wheels.items()
-    }
-
-
-def _set_changes(kind: str, words: str, before: _Held, after: _Held) -> Iterator[Change]:
-    for name in sorted({*before, *after}):
-        if name in before and name in after:
-            yield from _differences(kind, before[name], after[name])
-        else:
-            # one line instead of a hundred
-            count = f"with {len((after if name in after else before)[name])} packages"
-            yield Change(kind, f"{words} '{name}'", count if name in before else "", count if name in after else "")
-
-
-def _differences(kind: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:
-    for name in sorted({*old, *new}):
-        if old.get(name) != new.get(name):
-            yield Change(kind, name, old.get(name, ""), new.get(name, ""))

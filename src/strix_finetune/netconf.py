@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from strix_finetune import indexes
+from strix_finetune import indexes, mirrors
 from strix_finetune.errors import InputError
 from strix_finetune.hostmirror import Run, host_mirror
 from strix_finetune.indexes import Indexes
@@ -34,11 +34,15 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/@\s\"']+@")
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What the command line says about the network; it wins over the host's configuration."""
+    """What the command line says about the network; it wins over the host's configuration.
+
+    `indexes`: words "NAME=URL", where the channel's index NAME is to be looked for.
+    """
 
     debian_mirror: str = ""
     ca_bundle: Path | None = None
     wheels: tuple[Path, ...] = ()
+    indexes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class NetSettings:
     """Everything of the host that a build step may use to reach the network. Values may hold credentials.
 
     `proxies`: lower-case variable → value. `apt_options`: apt's option → value. `debian_mirror` is the URL that
-    ends before /dists, empty where the host has none.
+    ends before /dists, empty where the host has none. `index_urls`: as of `mirrors.collect`.
     """
 
     proxies: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -64,6 +68,11 @@ class NetSettings:
     apt_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     indexes: Indexes = field(default_factory=Indexes)
     wheel_folders: tuple[Path, ...] = ()
+    index_urls: Mapping[str, str] = field(default_factory=dict)
+
+    def index_url(self, name: str) -> str:
+        """Where this host has a channel's index, without a slash at the end; empty where it says nothing of it."""
+        return self.index_urls.get(mirrors.variable(name), "")
 
     @property
     def loopback(self) -> bool:
@@ -124,6 +133,7 @@ def collect(
         apt_options=_apt_options(run),
         indexes=found,
         wheel_folders=tuple(dict.fromkeys(path.resolve() for path in (*flags.wheels, *found.folders))),
+        index_urls=mirrors.collect(env, flags.indexes),
     )
 
 

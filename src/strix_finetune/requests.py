@@ -16,7 +16,7 @@ from strix_finetune.lockmodel import Lock
 from strix_finetune.model import ContextFile, Keyed, Node
 from strix_finetune.netconf import NetSettings
 from strix_finetune.plan import Build, Step
-from strix_finetune.render import ROOTFS
+from strix_finetune.render import ROOTFS, wheel_folder
 from strix_finetune.schema import Archive
 from strix_finetune.workspace import Workspace
 
@@ -93,12 +93,14 @@ class Requests:
     def _facts(self) -> dict[str, bytes]:
         """What was declared and locked, for tests that compare it with what is installed, and what they read it with.
 
-        `locked/`: the lock. `patches/<layer>/`: the patches. `layers.json`, `targets.json`: what the definitions say.
+        `locked/`: the lock; in `wheels.json` of which index and time each set of wheels is. `patches/<layer>/`: the
+        patches. `layers.json`, `targets.json`: what the definitions say.
         `lib/codeobject/`: the reader of device code, as a Python package.
         """
         stack = self.workspace.stack
         apt = "".join(f"{name}={package.version}\n" for name, package in self.lock.apt.packages.items())
         sets = {f"locked/pip-{name}.txt": entry.text.encode() for name, entry in self.lock.pip.items()}
+        sets |= {f"locked/wheels-{name}.txt": held.text.encode() for name, held in self.lock.wheels.items()}
         patches = {
             f"patches/{node.name}/{patch.name}": patch.read_bytes() for node in stack.nodes for patch in node.patches
         }
@@ -118,7 +120,17 @@ class Requests:
             f"lib/codeobject/{path.name}": path.read_bytes()
             for path in sorted(Path(__file__).with_name("codeobject").glob("*.py"))
         }
-        declared = {"layers.json": layers, "targets.json": targets}
+        indexes = stack.channel.spec.indexes
+        wheels = {
+            name: {
+                "index": indexes[held.index].url if held.index in indexes else held.index,
+                "time": held.time,
+                "python": held.python,
+                "files": [wheel.file for wheel in held.wheels],
+            }
+            for name, held in self.lock.wheels.items()
+        }
+        declared = {"layers.json": layers, "targets.json": targets, "locked/wheels.json": wheels}
         written = {name: json.dumps(value, indent=1).encode() for name, value in declared.items()}
         return {"locked/apt.txt": apt.encode(), **sets, **patches, **written, **reader}
 
@@ -132,15 +144,23 @@ class Requests:
             return aptsource.fetch_source(*wanted, folder, self.settings, cache, apt)
         return fetch.fetch(*wanted, folder, self.settings)
 
+    def _wheels(self, name: str, folder: Path, tell: Callable[[str], None]) -> Iterator[ContextFile]:
+        from strix_finetune import wheelfiles
+
+        held = self.lock.wheels[name]
+        index = self.workspace.stack.channel.spec.indexes[held.index]
+        for wheel, path in wheelfiles.fetch_set(held, index, folder, self.settings, tell):
+            yield ContextFile(f"{wheel_folder(name)}/{wheel.file}", path)
+
     def _network_files(self, layer: Keyed) -> Iterator[ContextFile]:
-        pip_sets = layer.layer.node.layer.spec.pip
+        pip_sets = layer.layer.node.pip
         wanted = {pair: hashes for name in pip_sets for pair, hashes in self.lock.pip[name].files.items()}
         suites = debian.suites(self.workspace.stack.channel.spec.apt)
         settings = self.settings
         if len(suites.suites) > 1:
             # the image's own sources have the main suite alone
             settings = replace(settings, debian_mirror=debian.mirror(settings.debian_mirror))
-        for file in netconf.files(settings, wanted, suites=suites, uv=bool(pip_sets)):
+        for file in netconf.files(settings, wanted, suites=suites, uv=bool(pip_sets or layer.layer.node.wheels)):
             yield ContextFile(f"{netconf.FOLDER}/{file.path}", file.source, file.executable)
 
     def _fetched(self, layer: Keyed, emit: Emit) -> Iterator[ContextFile]:
@@ -151,6 +171,10 @@ class Requests:
             if f"archive {name}" in layer.layer.inputs:
                 path = self._archive(entry, cache)
                 yield ContextFile(f"inputs/archives/{entry.url.rsplit('/', 1)[-1]}", path)
+        here = {file.path for file in layer.layer.files}
+        for name in layer.layer.node.wheels:
+            if f"{wheel_folder(name)}/requirements.txt" in here:
+                yield from self._wheels(name, cache / "archives", lambda text: emit(StepOutput(layer.name, text)))
         if ROOTFS in layer.layer.dockerfile:
             channel = self.workspace.stack.channel.spec
 

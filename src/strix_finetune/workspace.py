@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from strix_finetune import graph, hostgpu, lockfile
+from strix_finetune import graph, hostgpu, lockfile, mirrors
 from strix_finetune.errors import LockError
 from strix_finetune.load import load
 from strix_finetune.lockmodel import Lock, WheelSetLock
@@ -81,7 +81,9 @@ def open_workspace(options: Options, env: Mapping[str, str]) -> Workspace:
     gpus = [name for name in hostgpu.found() if name in project.targets and not project.targets[name].spec.excluded]
     target = options.target or (gpus[0] if gpus else project.default_target)
     channel = options.channel or ("amd" if gpus and "amd" in project.channels else "debian")
-    return Workspace(folders, project, graph.stack(project, target, channel))
+    stack = graph.stack(project, target, channel)
+    mirrors.check_names(options.network.indexes, list(stack.channel.spec.indexes), channel)
+    return Workspace(folders, project, stack)
 
 
 def locked(lock: Lock) -> Locked:

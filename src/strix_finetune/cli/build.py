@@ -181,4 +181,5 @@ def spread(options: Options) -> dict[str, object]:
         "debian_mirror": options.network.debian_mirror,
         "ca_bundle": options.network.ca_bundle,
         "wheels": options.network.wheels,
+        "index": options.network.indexes,
     }

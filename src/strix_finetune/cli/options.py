@@ -52,6 +52,9 @@ def image_options(command: F) -> F:
     @click.option(
         "--wheels", type=click.Path(path_type=Path), multiple=True, help="Local folder of wheels for this build."
     )
+    @click.option(
+        "--index", multiple=True, metavar="NAME=URL", help="Where the channel's index NAME is; in no image and no key."
+    )
     @functools.wraps(command)
     def wrapper(
         *arguments: Any,
@@ -63,9 +66,10 @@ def image_options(command: F) -> F:
         debian_mirror: str,
         ca_bundle: Path | None,
         wheels: tuple[Path, ...],
+        index: tuple[str, ...],
         **rest: Any,
     ) -> Any:
-        flags = Flags(debian_mirror=debian_mirror, ca_bundle=ca_bundle, wheels=wheels)
+        flags = Flags(debian_mirror=debian_mirror, ca_bundle=ca_bundle, wheels=wheels, indexes=index)
         return command(*arguments, options=Options(target, channel, engine, override, images, flags), **rest)
 
     return wrapper  # type: ignore[return-value]
