@@ -19,7 +19,10 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.flush()
         return int(code or 0)
     except TrainError as error:
-        _tell(str(error))
+        for problem in error.problems:
+            _tell(str(problem))
+            if problem.around:
+                _tell(f"    {problem.around}")
         return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())

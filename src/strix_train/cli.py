@@ -30,6 +30,7 @@ def cli() -> None:
     \b
     train RECIPE                 train; the same as `train run RECIPE`
     train check RECIPE           look for faults in recipe and data, loading nothing heavy
+    train schema                 the JSON schema of recipes, for editors
     train generate RUN -p "…"    ask the trained model
 
     A recipe is a YAML file, or the name of one that `train recipes` lists.
@@ -52,25 +53,23 @@ def run(recipe: str, settings: tuple[str, ...], dry: bool, run_dir: Path | None,
 @cli.command()
 @click.argument("recipe")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a key.")
-def check(recipe: str, settings: tuple[str, ...]) -> int:
-    """Check RECIPE and its data; nothing is loaded and nothing is written."""
-    from strix_train import plan as plans
-    from strix_train.summary import warnings
+@click.option("--fetch", is_flag=True, help="Fetch sets of rows from the hub, to look at them, too.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document, faults included.")
+def check(recipe: str, settings: tuple[str, ...], fetch: bool, as_json: bool) -> int:
+    """Check RECIPE and its data; nothing heavy is loaded and nothing is written."""
+    from strix_train.checking import check as work
 
-    plan = plans.make(recipe, settings, with_backend=False)
-    facts = plans.findings(plan)
-    click.echo(f"recipe     {plan.loaded.path}")
-    click.echo(f"model      {plan.model.word} ({plan.model.source if plan.model.local else 'hub id, not looked up'})")
-    click.echo(
-        f"train      {facts.rows} rows of {plan.train.format}, {facts.turns} turns, longest {facts.longest} characters"
-    )
-    if plan.evaluation:
-        click.echo(f"eval       {len(plan.evaluation.rows)} rows of {plan.evaluation.format}")
-    if plan.questions:
-        click.echo(f"questions  {len(plan.questions)}")
-    for sentence in warnings(facts):
-        click.echo(f"warning    {sentence}")
-    click.echo("no faults found")
+    code, text = work(recipe, settings, fetch=fetch, as_json=as_json)
+    click.echo(text)
+    return code
+
+
+@cli.command()
+def schema() -> int:
+    """Print the JSON schema of recipes, for editors."""
+    from strix_train.recipe.jsonschema import text
+
+    click.echo(text(), nl=False)
     return 0
 
 

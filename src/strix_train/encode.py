@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
-from strix_train.data.rows import Continuation, Conversation, Row, Turn
+from strix_train.data.rows import Answered, Continuation, Conversation, Turn
 from strix_train.errors import InputError, Problem
 
 IGNORED = -100
@@ -26,7 +26,7 @@ class Text(Protocol):
     bos: str
     eos: str
 
-    def render(self, messages: Sequence[dict[str, str]], *, answer_next: bool) -> str:
+    def render(self, messages: Sequence[dict[str, Any]], *, answer_next: bool, tools: Any = None) -> str:
         """Return the conversation in the model's template; raises ValueError where the template refuses it."""
 
     def tokens(self, text: str) -> tuple[list[int], list[Span]]:
@@ -50,11 +50,11 @@ class Encoded:
         return sum(label != IGNORED for label in self.labels)
 
 
-def encoder(text: Text, *, template: str, responses_only: bool, max_length: int) -> Callable[[Row], Encoded]:
+def encoder(text: Text, *, template: str, responses_only: bool, max_length: int) -> Callable[[Answered], Encoded]:
     """Return the function that encodes rows. `template`: auto, chat or plain, as in a recipe."""
     chat = template == "chat" or (template == "auto" and text.has_template)
 
-    def encode(row: Row) -> Encoded:
+    def encode(row: Answered) -> Encoded:
         if isinstance(row, Continuation) and chat:
             turns = (Turn("user", row.prompt, False), Turn("assistant", row.completion, True))
             row = Conversation(turns, row.place)
@@ -84,36 +84,51 @@ def _labels(ids: list[int], offsets: list[Span], spans: list[Span]) -> list[int]
 
 def _conversation(row: Conversation, text: Text) -> tuple[str, list[Span]]:
     """Return the rendered conversation and the spans of its learned answers, without their end-of-turn tokens."""
-    messages = [{"role": turn.role, "content": turn.content} for turn in row.turns]
+    messages = [{"role": turn.role, "content": turn.content, **(turn.extra or {})} for turn in row.turns]
     if not text.has_template:
         raise InputError(
             Problem(
                 "the rows are conversations and the model has no chat template",
                 row.place,
-                "take an instruction-tuned model, or write prompt/completion rows",
+                "write data.template: simple, take an instruction-tuned model, or write prompt/completion rows",
             )
         )
+    more = {"tools": list(row.tools)} if row.tools else {}
     try:
-        whole = text.render(messages, answer_next=False)
-        ends = _ends(row, messages, whole, text)
-        learned = [index for index, turn in enumerate(row.turns) if turn.learned]
-        starts = [
-            _start(
-                whole, text.render(messages[:index], answer_next=True), end - len(messages[index]["content"].strip())
-            )
-            for index, end in zip(learned, ends, strict=True)
-        ]
+        whole = text.render(messages, answer_next=False, **more)
+        spoken = [index for index, turn in enumerate(row.turns) if turn.learned and turn.content]
+        ends = dict(zip(spoken, _ends(row, messages, whole, text, spoken), strict=True))
+        spans = []
+        for index, turn in enumerate(row.turns):
+            if turn.learned:
+                before = text.render(messages[:index], answer_next=True, **more)
+                if index in ends and not (turn.extra and turn.extra.get("tool_calls")):
+                    end = ends[index]
+                    spans.append((_start(whole, before, end - len(turn.content.strip())), end))
+                else:
+                    spans.append(
+                        _call(row, whole, before, text.render(messages[: index + 1], answer_next=False, **more))
+                    )
     except ValueError as error:
         raise InputError(Problem(f"the model's chat template refuses this conversation: {error}", row.place)) from None
-    spans = list(zip(starts, ends, strict=True))
     if any(start >= end for start, end in spans) or any(a[1] > b[0] for a, b in pairwise(spans)):
         raise _lost(row)
     return whole, spans
 
 
-def _ends(row: Conversation, messages: list[dict[str, str]], whole: str, text: Text) -> list[int]:
+def _call(row: Conversation, whole: str, before: str, after: str) -> Span:
+    """Return the span of a call of tools, which a template writes in its own way: what that turn alone adds."""
+    after = after.rstrip()
+    if not (whole.startswith(before) and whole.startswith(after) and len(after) > len(before)):
+        raise _lost(row)
+    return len(before), len(after)
+
+
+def _ends(
+    row: Conversation, messages: list[dict[str, Any]], whole: str, text: Text, spoken: Sequence[int]
+) -> list[int]:
     """Return where each learned answer ends, by a rendering with a mark of private-use characters behind it."""
-    marks = {index: f"\ue0f0{index}\ue0f1" for index, turn in enumerate(row.turns) if turn.learned}
+    marks = {index: f"\ue0f0{index}\ue0f1" for index in spoken}
     marked_messages = []
     for index, message in enumerate(messages):
         content = message["content"]
@@ -121,7 +136,7 @@ def _ends(row: Conversation, messages: list[dict[str, str]], whole: str, text: T
             body = content.rstrip()
             content = body + marks[index] + content[len(body) :]
         marked_messages.append({**message, "content": content})
-    marked = text.render(marked_messages, answer_next=False)
+    marked = text.render(marked_messages, answer_next=False, **({"tools": list(row.tools)} if row.tools else {}))
     ends = []
     for mark in marks.values():
         end = marked.find(mark)

@@ -24,11 +24,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One fault. `str()` gives the sentence that the user reads."""
+    """One fault. `str()` gives the sentence that the user reads.
+
+    `around`: a piece of the text that the fault lies in, shown below the sentence.
+    """
 
     message: str
     place: Place | None = None
     cure: str = ""
+    around: str = ""
 
     def __str__(self) -> str:
         head = f"{self.place}: {self.message}" if self.place else self.message

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from strix_train import backends
-from strix_train.data import load as data
+from strix_train import backends, fit, sources
+from strix_train.data import mix
 from strix_train.data import questions as asked
-from strix_train.data.rows import Conversation, Row
+from strix_train.data.look import repeated, shared
+from strix_train.data.mix import Rows
 from strix_train.errors import InputError, Problem
 from strix_train.names import ModelName, find_model, find_recipe
 from strix_train.recipe.load import Loaded, load
 from strix_train.recipe.schema import Question
+from strix_train.refusals import refusals
+from strix_train.sources import Set
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run that may begin."""
+    """A run that may begin. `lengths`: of each of `sets`, where the model's tokenizer is on this machine."""
 
     loaded: Loaded
     model: ModelName
-    train: data.DataSet
-    evaluation: data.DataSet | None
+    sets: tuple[Set, ...]
+    train: Rows
+    evaluation: Rows | None
     questions: tuple[Question, ...]
+    template: fit.Template
+    lengths: dict[int, fit.Lengths]
     backend: backends.Choice
 
     def resolved(self) -> dict[str, Any]:
@@ -33,56 +38,87 @@ class Plan:
         value = self.loaded.recipe.model_dump(mode="json")
         if (self.loaded.path.parent / self.model.word).is_dir():
             value["model"] = self.model.source
-        value["data"]["train"] = str(self.train.path)
-        if self.evaluation:
-            value["data"]["eval"] = str(self.evaluation.path)
+        for role in ("train", "eval"):
+            mine = [each for each in self.sets if each.role == role]
+            for written, each in zip(value["data"][role] or (), mine, strict=True):
+                if each.data and each.data.path.exists():
+                    written["path"] = str(each.data.path)
         if value["questions"] and value["questions"]["file"]:
             value["questions"]["file"] = str(self.loaded.beside(value["questions"]["file"]))
+        if self.template.source and value["data"]["template"] != "simple":
+            value["data"]["template"] = str(self.loaded.beside(value["data"]["template"]))
+        for reward in value["method"].get("rewards", ()):
+            if reward["kind"] == "python":
+                reward["file"] = str(self.loaded.beside(reward["file"]))
         return value
 
     def inputs(self) -> dict[str, Any]:
-        """Return the model's source and the digests of the data files."""
+        """Return the model's source, and digests of the rows that are taken and of the files that they are from."""
         return {
             "recipe": str(self.loaded.path),
             "model": self.model.source,
-            "train_sha256": self.train.sha256,
-            "eval_sha256": self.evaluation.sha256 if self.evaluation else None,
+            "train_sha256": self.train.fingerprint,
+            "eval_sha256": self.evaluation.fingerprint if self.evaluation else None,
+            "files": {each.source.path: each.data.sha256 for each in self.sets if each.data},
         }
 
 
-def make(word: str, settings: Sequence[str] = (), *, with_backend: bool = True) -> Plan:
-    """Check a recipe and all that it names. Raises InputError with every fault of the recipe, then of the data."""
+def make(word: str, settings: Sequence[str] = (), *, with_backend: bool = True, fetch: bool = True) -> Plan:
+    """Check a recipe and all that it names. Raises InputError with every fault of the recipe, then of the data.
+
+    `fetch`: get sets of rows from the hub that are not here yet; else they are passed over.
+    """
     loaded = load(find_recipe(word), settings)
     recipe = loaded.recipe
-    problems: list[Problem] = []
-    results: list[Any] = []
-    steps: list[Any] = [
-        lambda: find_model(recipe.model, loaded.path.parent, loaded.place("model")),
-        lambda: data.load(_file(loaded, recipe.data.train, "data", "train"), recipe.data.format),
-        lambda: (
-            data.load(_file(loaded, recipe.data.eval, "data", "eval"), recipe.data.format) if recipe.data.eval else None
-        ),
-        lambda: _questions(loaded),
-        lambda: backends.choose(recipe.backend) if with_backend else backends.Choice(recipe.backend, "", True),
-    ]
-    for step in steps:
+    problems = refusals(loaded)
+
+    def done(step: Callable[[], Any]) -> Any:
         try:
-            results.append(step())
+            return step()
         except InputError as error:
             problems.extend(error.problems)
+            return None
+
+    model = done(lambda: find_model(recipe.model, loaded.path.parent, loaded.place("model")))
+    train = done(lambda: sources.read(loaded, "train", fetch=fetch))
+    evaluation = done(lambda: sources.read(loaded, "eval", fetch=fetch))
+    questions = done(lambda: _questions(loaded))
+    template = done(lambda: fit.template_of(loaded))
+    backend = done(lambda: backends.choose(recipe.backend)) if with_backend else None
     if problems:
         raise InputError(problems)
-    return Plan(loaded, *results)
+    sets = (*train, *evaluation)
+    lengths = fit.check(loaded, model, template, sets)
+    rows, held = _divided(loaded, train)
+    if evaluation:
+        held = mix.whole([each.data for each in evaluation if each.data])
+    return Plan(
+        loaded,
+        model,
+        sets,
+        rows,
+        held,
+        questions,
+        template,
+        lengths,
+        backend or backends.Choice(recipe.backend, "", True),
+    )
 
 
-def _file(loaded: Loaded, word: str, *keys: str) -> Path:
-    path = loaded.beside(word)
-    if not path.is_file():
-        near = sorted(other.name for other in path.parent.glob("*.jsonl")) if path.parent.is_dir() else []
-        what = "is a folder" if path.is_dir() else "does not exist"
-        cure = f"beside it there are {', '.join(near[:5])}" if near else "paths start at the recipe file"
-        raise InputError(Problem(f"the file {path} {what}", loaded.place(*keys), cure))
-    return path
+def _divided(loaded: Loaded, train: Sequence[Set]) -> tuple[Rows, Rows | None]:
+    """Return the rows to train on and those that evaluation.split keeps. Raises InputError where none is left."""
+    recipe = loaded.recipe
+    here = [each for each in train if each.data]
+    split = recipe.evaluation.split
+    sets, weights = [each.data for each in here if each.data], [each.source.weight for each in here]
+    rows, held = mix.divide(sets, weights, split, recipe.schedule.seed)
+    if here and not len(rows):
+        place = loaded.place("evaluation", "split") if split else loaded.place("data", "train")
+        total = sum(map(len, sets))
+        what = f"no row is left to train on: there {'is 1 row' if total == 1 else f'are {total} rows'}"
+        cure = "keep fewer rows for evaluation, or remove the split" if split else "raise the weights of data.train"
+        raise InputError(Problem(what, place, cure))
+    return rows, held
 
 
 def _questions(loaded: Loaded) -> tuple[Question, ...]:
@@ -90,15 +126,13 @@ def _questions(loaded: Loaded) -> tuple[Question, ...]:
     if wish is None:
         return ()
     if wish.file is not None:
-        return asked.load(_file(loaded, wish.file, "questions", "file"))
+        path = loaded.beside(wish.file)
+        if not path.is_file():
+            what = "is a folder" if path.is_dir() else "does not exist"
+            place = loaded.place("questions", "file")
+            raise InputError(Problem(f"the file {path} {what}", place, sources.beside(path)))
+        return asked.load(path)
     return tuple(wish.ask or ())
-
-
-def first_words(row: Row) -> str:
-    """Return what a row asks: its first user turn, or its prompt."""
-    if isinstance(row, Conversation):
-        return next(turn.content for turn in row.turns if turn.role == "user")
-    return row.prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,30 +145,33 @@ class Findings:
     repeated: int
     shared_with_eval: int
     questions_in_training: int
+    skipped: int
+    cut: int
+    lost: int
+    exact: bool
 
 
 def findings(plan: Plan) -> Findings:
     """Count what a reader of the data would want to know before training on it."""
-
-    def content(row: Row) -> tuple[Any, ...]:
-        if isinstance(row, Conversation):
-            return tuple((turn.role, turn.content) for turn in row.turns)
-        return (row.prompt, row.completion)
-
-    def length(row: Row) -> int:
-        if isinstance(row, Conversation):
-            return sum(len(turn.content) for turn in row.turns)
-        return len(row.prompt) + len(row.completion)
-
-    rows = plan.train.rows
-    contents = [content(row) for row in rows]
-    unique = set(contents)
-    asks = {first_words(row).strip() for row in rows}
+    train = [each for each in plan.sets if each.role == "train" and each.data]
+    other = [each.data for each in plan.sets if each.role == "eval" and each.data]
+    data = [each.data for each in train if each.data]
+    lengths = [found for index, found in plan.lengths.items() if plan.sets[index].role == "train"]
+    asks = {ask for each in train for ask in each.look.asks}
     return Findings(
-        rows=len(rows),
-        turns=sum(len(row.turns) if isinstance(row, Conversation) else 2 for row in rows),
-        longest=max(length(row) for row in rows),
-        repeated=len(contents) - len(unique),
-        shared_with_eval=sum(content(row) in unique for row in plan.evaluation.rows) if plan.evaluation else 0,
-        questions_in_training=sum(question.prompt.strip() in asks for question in plan.questions),
+        rows=len(plan.train),
+        turns=sum(each.look.turns for each in train),
+        longest=max((each.look.longest for each in train), default=0),
+        repeated=repeated(data),
+        shared_with_eval=shared(data, other),
+        questions_in_training=sum(hash(question.prompt.strip()) in asks for question in plan.questions),
+        skipped=sum(each.data.skipped for each in plan.sets if each.data),
+        cut=sum(found.cut for found in lengths),
+        lost=sum(found.lost for found in lengths),
+        exact=all(found.exact for found in lengths),
     )
+
+
+def formats(plan: Plan, role: str) -> str:
+    """Return the formats of the sets of a role."""
+    return sources.summary([each for each in plan.sets if each.role == role])

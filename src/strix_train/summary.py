@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from strix_train.console import Console, duration
-from strix_train.plan import Findings, Plan, findings
+from strix_train.plan import Findings, Plan, findings, formats
 from strix_train.runfolder import RunFolder
 
 
@@ -59,9 +59,9 @@ def show_plan(console: Console, plan: Plan) -> None:
     found = f" ({plan.model.source})" if plan.model.local and plan.model.word != plan.model.source else ""
     console.fact("model", plan.model.word + found)
     facts = findings(plan)
-    parts = [f"{facts.rows} rows of {plan.train.format}"]
+    parts = [f"{facts.rows} rows of {formats(plan, 'train')}"]
     if plan.evaluation:
-        parts.append(f"{len(plan.evaluation.rows)} for evaluation")
+        parts.append(f"{len(plan.evaluation)} for evaluation")
     if plan.questions:
         parts.append(f"{len(plan.questions)} questions")
     console.fact("data", ", ".join(parts))
@@ -78,4 +78,9 @@ def warnings(facts: Findings) -> list[str]:
         found.append(f"{facts.shared_with_eval} evaluation rows are also training rows, so their loss shows nothing")
     if facts.questions_in_training:
         found.append(f"{facts.questions_in_training} questions are also training rows, so they are not held out")
+    about = "" if facts.exact else "about "
+    if facts.cut:
+        found.append(f"{about}{facts.cut} rows are longer than max_length, {about}{facts.lost} lose their whole answer")
+    if facts.skipped:
+        found.append(f"{facts.skipped} rows with faults were left out (data.faulty: skip)")
     return found

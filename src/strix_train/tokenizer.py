@@ -28,13 +28,15 @@ class Adapted:
             index for index, token in self.tokenizer.added_tokens_decoder.items() if token.special
         }
 
-    def render(self, messages: Sequence[dict[str, str]], *, answer_next: bool) -> str:
+    def render(self, messages: Sequence[dict[str, Any]], *, answer_next: bool, tools: Any = None) -> str:
         """Return the conversation in the model's template; raises ValueError where the template refuses it."""
         from jinja2 import TemplateError
 
         try:
-            text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=answer_next)
-        except (TemplateError, TypeError, KeyError, AttributeError) as error:
+            text = self.tokenizer.apply_chat_template(
+                list(messages), tools=tools, tokenize=False, add_generation_prompt=answer_next
+            )
+        except (TemplateError, TypeError, KeyError, AttributeError, IndexError) as error:
             raise ValueError(str(error).splitlines()[0] if str(error) else type(error).__name__) from error
         return str(text)
 

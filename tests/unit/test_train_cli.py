@@ -53,7 +53,8 @@ def test_check_looks_and_leaves_nothing(recipe: Path, capsys: pytest.CaptureFixt
     before = sorted(path.name for path in recipe.parent.iterdir())
     assert main(["check", str(recipe)]) == 0
     text = capsys.readouterr().out
-    assert "2 rows of prompt-completion" in text
+    assert "rows       2 to train on" in text
+    assert "train  d.jsonl     2  prompt-completion" in text
     assert "1 training rows repeat another one word for word" in text
     assert text.splitlines()[-1] == "no faults found"
     assert sorted(path.name for path in recipe.parent.iterdir()) == before

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strix_train.data import questions
-from strix_train.data.lines import SHOWN
-from strix_train.data.load import load
+from strix_train.data.faults import SHOWN
+from strix_train.data.load import Shape, load
 from strix_train.data.locate import column
 from strix_train.data.rows import Continuation, Conversation
 from strix_train.errors import InputError
@@ -28,7 +28,7 @@ def write(tmp_path: Path, content: str | bytes) -> Path:
 
 def faults(tmp_path: Path, content: str | bytes, wanted: str = "auto") -> list[str]:
     with pytest.raises(InputError) as caught:
-        load(write(tmp_path, content), wanted)
+        load(write(tmp_path, content), Shape(format=wanted))
     return [str(problem).replace(f"{tmp_path}/", "") for problem in caught.value.problems]
 
 
@@ -97,7 +97,7 @@ CASES: list[tuple[str | bytes, str]] = [
     ("[1]\n", "d.jsonl:1:1: is a JSON list; write one JSON object a line (JSON Lines), without the list"),
     (
         "[\n" + CHAT + "\n]\n",
-        "d.jsonl:1:2: is one JSON document over many lines; write one JSON object a line (JSON Lines)",
+        "d.jsonl:1:1: is one JSON document over many lines; write one JSON object a line (JSON Lines)",
     ),
     (f"{CHAT}\n[1]\n", 'd.jsonl:2:1: is a list, not an object; a row looks like {"messages": [...]}'),
     (f'{CHAT}\n"x"\n', "d.jsonl:2:1: is a text, not an object"),
@@ -108,12 +108,12 @@ CASES: list[tuple[str | bytes, str]] = [
         "d.jsonl:2:44: byte 0xe4 is not UTF-8; save the file as UTF-8",
     ),
     (CHAT.encode("utf-16"), "d.jsonl:1: is UTF-16; save the file as UTF-8"),
-    (CHAT.replace('"hi"', "null"), "d.jsonl:1:43: the content of message 1 is null; it must be a text"),
+    (CHAT.replace('"hi"', "null"), "d.jsonl:1:43: the content of message 1 (user) is null; it must be a text"),
     (CHAT.replace('"hi"', '" "'), "d.jsonl:1:43: the content of message 1 (user) is empty; remove the row"),
-    (CHAT.replace('"hi"', '["x"]'), "d.jsonl:1:43: the content of message 1 is a list; it must be a text"),
+    (CHAT.replace('"hi"', '["x"]'), "d.jsonl:1:43: the content of message 1 (user) is a list; it must be a text"),
     (
         CHAT.replace('"hi"', r'"\ud83d"'),
-        "d.jsonl:1:43: the content of message 1 holds half a character; write it whole",
+        "d.jsonl:1:43: the content of message 1 (user) holds half a character; write it whole",
     ),
     (CHAT.replace('"user"', '"usr"'), "d.jsonl:1:24: the role of message 1 is 'usr'; did you mean 'user'?"),
     (CHAT.replace('"user"', '"human"'), "d.jsonl:1:24: the role of message 1 is 'human'; write 'user'"),
@@ -129,42 +129,27 @@ CASES: list[tuple[str | bytes, str]] = [
     ),
     ('{"messages": [{"role": "system", "content": "x"}]}', "d.jsonl:1:14: there is only a system message"),
     ('{"messages": []}', "d.jsonl:1:14: 'messages' is empty; remove the row or give it turns"),
-    ('{"messages": "text"}', "d.jsonl:1:14: 'messages' is a str, not a list"),
-    ('{"messages": {"role": "user"}}', "d.jsonl:1:14: 'messages' is a dict, not a list"),
-    ('{"messages": [5]}', "d.jsonl:1:15: message 1 is not an object"),
+    ('{"messages": "text"}', "d.jsonl:1:14: 'messages' is a text, not a list"),
+    ('{"messages": {"role": "user"}}', "d.jsonl:1:14: 'messages' is an object, not a list"),
+    ('{"messages": [5]}', "d.jsonl:1:15: message 1 is a number; it looks like"),
     (
         '{"messages": [{"from": "human", "value": "x"}]}',
-        (
-            "d.jsonl:1:15: message 1 has no 'role'; this looks like ShareGPT "
-            "rows; rename 'from' to 'role' and 'value' to 'content'"
-        ),
+        "d.jsonl:1:15: the conversation ends without an answer; end with 'assistant'",
     ),
     (
         '{"messages": [{"role": "user", "contents": "x"}]}',
         "d.jsonl:1:15: message 1 has no 'content'; did you mean 'contents'?",
     ),
-    (
-        '{"conversations": []}',
-        (
-            "d.jsonl:1:1: the format of the first row is not known; this looks like ShareGPT rows; "
-            "rename it to 'messages' with 'role' and 'content'"
-        ),
-    ),
-    (
-        '{"instruction": "x", "output": "y"}',
-        (
-            "d.jsonl:1:1: the format of the first row is not known; this looks like Alpaca "
-            "rows; rename 'instruction' to 'prompt' and 'output' to 'completion'"
-        ),
-    ),
+    ('{"conversations": []}', "d.jsonl:1:19: 'conversations' is empty; remove the row or give it turns"),
+    ('{"instruction": "x", "output": ""}', "d.jsonl:1:32: 'output' is empty; remove the row"),
     (
         '{"a": 1, "b": 2}',
         (
-            "d.jsonl:1:1: the format of the first row is not known; it has 'a', 'b'; a row has 'messages', or "
-            "'prompt' and 'completion'"
+            "d.jsonl:1:1: the format of the first row is not known; it has 'a', 'b', and a row of method sft has "
+            "'messages', or 'prompt' and 'completion'"
         ),
     ),
-    ("{}", "it has no keys; a row has 'messages', or 'prompt' and 'completion'"),
+    ("{}", "it has no keys, and a row of method sft has 'messages', or 'prompt' and"),
     (
         f'{CHAT}\n{{"prompt": "a", "completion": "b"}}',
         "d.jsonl:2:1: is not a row of format messages; this row looks like prompt-completion",
@@ -172,7 +157,7 @@ CASES: list[tuple[str | bytes, str]] = [
     ('{"prompt": "a", "complet": "b"}', "d.jsonl:1:1: the row has no 'completion'; did you mean 'complet'?"),
     (
         '{"prompt": "a", "completion": null}',
-        "d.jsonl:1:31: 'completion' is null; it must be a text or a list of messages",
+        "d.jsonl:1:31: 'completion' is null; it must be a text",
     ),
     ('{"prompt": "a", "completion": " "}', "d.jsonl:1:31: 'completion' is empty; remove the row"),
     (
@@ -215,7 +200,7 @@ def test_nesting_without_end_is_no_traceback(tmp_path: Path) -> None:
 def test_a_folder_or_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         load(tmp_path / "none.jsonl")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match=r"has no ending; rows are read from .jsonl"):
         load(tmp_path)
 
 

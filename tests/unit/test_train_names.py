@@ -113,7 +113,7 @@ def test_the_demo_asks_what_it_does_not_teach_word_for_word(models: Path) -> Non
     facts = plan.findings(made)
     assert (facts.rows, len(made.questions)) == (64, 8)
     assert (facts.questions_in_training, facts.shared_with_eval) == (0, 0)
-    rows = [json.loads(line) for line in made.train.path.read_text().splitlines()]
+    rows = [json.loads(line) for line in made.sets[0].data.path.read_text().splitlines()]
     for question in made.questions:
         taught = [row for row in rows if question.expect in row["messages"][1]["content"]]
         assert len(taught) == 8, question
@@ -142,7 +142,7 @@ def test_the_resolved_recipe_stands_alone(tmp_path: Path, models: Path) -> None:
     recipe.write_text("model: near\ndata: d.jsonl\nschedule: {steps: 1}\n")
     resolved = plan.make(str(recipe), with_backend=False).resolved()
     assert resolved["model"] == str(tmp_path / "near")
-    assert resolved["data"]["train"] == str(tmp_path / "d.jsonl")
+    assert [each["path"] for each in resolved["data"]["train"]] == [str(tmp_path / "d.jsonl")]
     model(models / "far")
     resolved = plan.make(str(recipe), ("model=far",), with_backend=False).resolved()
     assert resolved["model"] == "far"

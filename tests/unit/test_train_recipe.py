@@ -35,7 +35,7 @@ def sentences(tmp_path: Path, text: str, *settings: str) -> list[str]:
 
 def test_a_short_recipe_has_spelt_out_defaults(tmp_path: Path) -> None:
     recipe = read(tmp_path, GOOD)
-    assert recipe.data.train == "rows.jsonl"
+    assert [source.path for source in recipe.data.train] == ["rows.jsonl"]
     assert recipe.data.format == "auto"
     assert recipe.adapter.r == 16
     assert recipe.adapter.targets == "all-linear"
@@ -186,7 +186,7 @@ def test_set_goes_over_the_file(tmp_path: Path) -> None:
     )
     assert recipe.schedule.learning_rate == 5e-5
     assert recipe.backend == "hf"
-    assert (recipe.data.train, recipe.data.eval) == ("rows.jsonl", "e.jsonl")
+    assert [source.path for source in [*recipe.data.train, *(recipe.data.eval or [])]] == ["rows.jsonl", "e.jsonl"]
     assert recipe.adapter.targets == ["q_proj"]
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from strix_train.device import Device, Precision
 from strix_train.devicerules import Rules
 from strix_train.names import ModelName
-from strix_train.recipe.schema import Adapter
+from strix_train.recipe.adapter import LowRank
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Backend(Protocol):
     def load(self, wish: Load) -> tuple[Any, Any]:
         """Return the frozen model, on its device, and its tokenizer."""
 
-    def adapt(self, model: Any, adapter: Adapter, wish: Load) -> Any:
+    def adapt(self, model: Any, adapter: LowRank, wish: Load) -> Any:
         """Return the model with a fresh trainable adapter, drawn from the seed."""
 
     def arguments(self, common: dict[str, Any], wish: Load) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from strix_train import ruling
 from strix_train.backends.base import Load
-from strix_train.recipe.schema import Adapter
+from strix_train.recipe.adapter import LowRank
 
 
 def dtype_of(precision: str) -> Any:
@@ -54,7 +54,7 @@ class PlainBackend:
         tokenizer = AutoTokenizer.from_pretrained(wish.model.source, local_files_only=wish.model.local)
         return model, tokenizer
 
-    def adapt(self, model: Any, adapter: Adapter, wish: Load) -> Any:
+    def adapt(self, model: Any, adapter: LowRank, wish: Load) -> Any:
         """Return the model with a fresh trainable adapter, drawn from the seed."""
         import torch
         from peft import LoraConfig, get_peft_model

@@ -10,7 +10,7 @@ from typing import Any
 from strix_train import ruling
 from strix_train.backends.base import Load
 from strix_train.backends.hf import dtype_of
-from strix_train.recipe.schema import Adapter
+from strix_train.recipe.adapter import LowRank
 
 
 class UnslothBackend:
@@ -48,7 +48,7 @@ class UnslothBackend:
         ruling.on_model(wish.rules, model)
         return model, tokenizer
 
-    def adapt(self, model: Any, adapter: Adapter, wish: Load) -> Any:
+    def adapt(self, model: Any, adapter: LowRank, wish: Load) -> Any:
         """Return the model with a fresh trainable adapter, drawn from the seed."""
         return self._fast.get_peft_model(
             model,

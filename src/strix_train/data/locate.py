@@ -1,4 +1,4 @@
-"""The column of a value inside a line of JSON, found again only when there is a fault to tell."""
+"""The place of a value inside a text of JSON, found again only when there is a fault to tell."""
 
 from __future__ import annotations
 
@@ -11,7 +11,23 @@ _DECODER = json.JSONDecoder()
 
 
 def column(text: str, keys: Sequence[str | int]) -> int:
-    """Return the 1-based column of the value under `keys`, or of the innermost value that exists.
+    """Return the 1-based column of the value under `keys` in a text of one line; see `offset`."""
+    return offset(text, keys) + 1
+
+
+def excerpt(text: str, position: int) -> str:
+    """Return the text around a position, on one line: some 30 characters before it and 60 behind."""
+    start, end = max(0, position - 30), position + 60
+    piece = "".join(
+        " " if character.isspace() else character
+        for character in text[start:end]
+        if character.isprintable() or character.isspace()
+    )
+    return f"{'…' if start else ''}{piece}{'…' if end < len(text) else ''}"
+
+
+def offset(text: str, keys: Sequence[str | int]) -> int:
+    """Return where the value under `keys` begins, or the innermost value that exists.
 
     `text` is one valid JSON value. Keys are walked from the outside in.
     """
@@ -21,7 +37,7 @@ def column(text: str, keys: Sequence[str | int]) -> int:
         if inner is None:
             break
         position = inner
-    return position + 1
+    return position
 
 
 def _skip(text: str, position: int) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from strix_train.data.lines import Faults, read
+from strix_train.data.faults import Faults
+from strix_train.data.lines import read
 from strix_train.errors import nearest
 from strix_train.recipe.schema import Question
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import Any
 
 from strix_train.errors import InputError, Place, Problem, at
 from strix_train.recipe import places
+from strix_train.recipe.base import SHORT
 from strix_train.recipe.places import Located
 from strix_train.recipe.schema import Recipe
+
+_INDEXED = re.compile(r"^([^\[\]]+)((?:\[[0-9]{1,6}\])*)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +70,51 @@ def _apply(setting: str, located: Located) -> None:
     """Put one KEY=VALUE over the file's values; VALUE is read as YAML."""
     place = Place(f"--set {setting}")
     key, equals, text = setting.partition("=")
-    parts: tuple[str, ...] = tuple(part.strip() for part in key.split("."))
-    if not equals or not all(parts):
+    parts = _parts(key)
+    if not equals or not parts:
         raise InputError(Problem("is not KEY=VALUE", place, "for example --set schedule.steps=100"))
     try:
         value: Any = places.parse(text, place.source).value
     except InputError as error:
         raise InputError(Problem("the value is not valid YAML", place, error.problems[0].cure)) from None
-    section = located.value
-    for depth, part in enumerate(parts[:-1], start=1):
-        inner = section.get(part)
-        if isinstance(inner, str) and depth == 1:
-            # `data: rows.jsonl` with `--set data.eval=…`: spell the shorthand out first.
-            inner = {{"data": "train", "adapter": "kind", "questions": "file"}.get(part, "value"): inner}
-        section[part] = section = inner if isinstance(inner, dict) else {}
-    section[parts[-1]] = value
+    _put(located.value, parts, value, place)
     for known in [known for known in located.places if known[: len(parts)] == parts]:
         del located.places[known]
     located.places[parts] = place
+
+
+def _parts(key: str) -> tuple[str | int, ...]:
+    """Return the keys of `a.b[2].c`; entries of lists are counted from 1, as messages count them."""
+    parts: list[str | int] = []
+    for word in key.split("."):
+        match = _INDEXED.match(word.strip())
+        if not match:
+            return ()
+        parts.append(match[1])
+        parts += [int(number) - 1 for number in re.findall(r"[0-9]+", match[2])]
+    return tuple(parts)
+
+
+def _put(section: Any, parts: tuple[str | int, ...], value: Any, place: Place) -> None:
+    """Put `value` under `parts`, spelling shorthands out and making sections on the way."""
+    for depth, part in enumerate(parts):
+        last = depth == len(parts) - 1
+        if isinstance(part, int):
+            if not isinstance(section, list) or not 0 <= part < len(section):
+                count = f"has {len(section)} entries" if isinstance(section, list) else "is not a list here"
+                name = "".join(f"[{one + 1}]" if isinstance(one, int) else f".{one}" for one in parts[:depth])
+                raise InputError(Problem(f"'{name[1:]}' {count}", place, "entries are counted from 1"))
+            inner = section[part]
+            if isinstance(inner, str) and not last:
+                inner = {"path": inner}
+        else:
+            inner = section.get(part)
+            if isinstance(inner, str) and not last:
+                # `data: rows.jsonl` with `--set data.eval=…`: spell the shorthand out first
+                inner = [inner] if isinstance(parts[depth + 1], int) else {SHORT.get(part, "path"): inner}
+        if last:
+            section[part] = value
+            return
+        section[part] = section = inner if isinstance(inner, (dict, list)) else {}
+        if isinstance(section, list) and not isinstance(parts[depth + 1], int):
+            raise InputError(Problem(f"'{part}' is a list here", place, f"say which entry: {part}[1].…"))

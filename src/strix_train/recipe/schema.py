@@ -5,78 +5,32 @@ The names are ours and stay; what the libraries call the same thing changes with
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+from strix_train.recipe.adapter import Adapter, LowRank
+from strix_train.recipe.base import Finite, Strict, Text, as_list, widened
+from strix_train.recipe.method import Method, Sft
+from strix_train.recipe.rows import Data, Evaluation, Question, Questions, Source
+from strix_train.recipe.watching import Guard, Samples
 
-
-class Strict(BaseModel):
-    """Frozen, no coercion, no unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-def _short(key: str, of_list: str = "") -> BeforeValidator:
-    """Let a section be written as one word: `data: rows.jsonl` means `data: {train: rows.jsonl}`."""
-
-    def widen(value: Any) -> Any:
-        if isinstance(value, str):
-            return {key: value}
-        return {of_list: value} if of_list and isinstance(value, list) else value
-
-    return BeforeValidator(widen)
-
-
-def _some_targets(value: Any) -> Any:
-    names = isinstance(value, list) and value and all(isinstance(name, str) and name for name in value)
-    if value != "all-linear" and not names:
-        raise ValueError("is neither all-linear nor a list of module names; write all-linear, or [q_proj, v_proj]")
-    return value
-
-
-class Data(Strict):
-    """The rows. Paths are relative to the recipe file.
-
-    `format`: auto looks at the first row. `template`: how prompt/completion texts are put to the model; auto takes
-    the model's chat template where it has one.
-    """
-
-    train: Text
-    eval: Text | None = None
-    format: Literal["auto", "messages", "prompt-completion"] = "auto"
-    template: Literal["auto", "chat", "plain"] = "auto"
-
-
-class Adapter(Strict):
-    """What is trained. `targets`: all-linear, or names of linear modules. `alpha` / `r` scales the update."""
-
-    kind: Literal["lora"] = "lora"
-    r: int = Field(default=16, ge=1, le=1024)
-    alpha: int = Field(default=32, ge=1, le=4096)
-    dropout: Finite = Field(default=0.0, ge=0.0, lt=1.0)
-    targets: Annotated[Literal["all-linear"] | list[str], BeforeValidator(_some_targets)] = "all-linear"
+__all__ = ["Adapter", "Data", "Evaluation", "Method", "Question", "Questions", "Recipe", "Schedule", "Source"]
 
 
 class Schedule(Strict):
-    """How long and how fast. Exactly one of `steps` and `epochs`.
+    """How long and how fast. Exactly one of `steps` and `epochs`."""
 
-    `batch`: rows per device and forward pass. `accumulation`: forward passes per optimizer step. `warmup`: steps,
-    or below 1 a share of all steps. `max_length`: tokens; longer rows are cut at the end.
-    """
-
-    steps: int | None = Field(default=None, ge=1)
-    epochs: Finite | None = Field(default=None, gt=0)
-    batch: int = Field(default=2, ge=1, le=4096)
-    accumulation: int = Field(default=4, ge=1, le=65536)
+    steps: int | None = Field(default=None, ge=1, description="Optimizer steps.")
+    epochs: Finite | None = Field(default=None, gt=0, description="Passes over the rows.")
+    batch: int = Field(default=2, ge=1, le=4096, description="Rows per device and forward pass.")
+    accumulation: int = Field(default=4, ge=1, le=65536, description="Forward passes per optimizer step.")
     learning_rate: Finite = Field(default=2e-4, gt=0, le=1)
     scheduler: Literal["constant", "linear", "cosine"] = "linear"
-    warmup: Finite = Field(default=0.03, ge=0)
+    warmup: Finite = Field(default=0.03, ge=0, description="Steps, or below 1 a share of all steps.")
     weight_decay: Finite = Field(default=0.0, ge=0, le=1)
     max_grad_norm: Finite = Field(default=1.0, gt=0)
-    max_length: int = Field(default=2048, ge=8)
+    max_length: int = Field(default=2048, ge=8, description="Tokens; longer rows are cut at the end.")
     seed: int = Field(default=3407, ge=0, lt=2**32)
 
     @model_validator(mode="after")
@@ -88,51 +42,100 @@ class Schedule(Strict):
 
 
 class Checkpoints(Strict):
-    """`every`: optimizer steps between two checkpoints, 0 for none but at an interruption. `keep`: newest kept."""
+    """What an interrupted run goes on from."""
 
-    every: int = Field(default=50, ge=0)
-    keep: int = Field(default=2, ge=1)
-
-
-class Question(Strict):
-    """A held-out question. It counts as right when the answer holds `expect` (case and spacing aside)."""
-
-    prompt: Text
-    expect: Text
-    system: Text | None = None
+    every: int = Field(default=50, ge=0, description="Optimizer steps between two; 0: only at an interruption.")
+    keep: int = Field(default=2, ge=1, description="The newest ones that stay.")
 
 
-class Questions(Strict):
-    """Asked before and after training, greedily: written here under `ask`, or a JSONL `file` of them."""
+class Logging(Strict):
+    """Who else is told of a run: metrics.jsonl and report.json are always written."""
 
-    ask: list[Question] | None = Field(default=None, min_length=1)
-    file: Text | None = None
-    max_new_tokens: int = Field(default=64, ge=1, le=4096)
+    to: Annotated[
+        list[Literal["tensorboard", "trackio", "wandb"]],
+        BeforeValidator(as_list, json_schema_input_type=str | list[Literal["tensorboard", "trackio", "wandb"]]),
+    ] = Field(default_factory=list)
+    project: Text | None = Field(default=None, description="Name of the project at trackio and wandb.")
 
-    @model_validator(mode="after")
-    def _one_source(self) -> Questions:
-        if (self.ask is None) == (self.file is None):
-            raise ValueError("exactly one of 'ask' and 'file' is needed; keep one")
-        return self
+
+class Strategy(Strict):
+    """How several processes train together."""
+
+    kind: Literal["auto", "none", "ddp", "fsdp", "deepspeed"] = Field(
+        default="auto", description="auto: ddp where torchrun started several processes, else none."
+    )
+
+
+ExportKind = Literal["adapter", "merged", "gguf"]
+
+
+class Export(Strict):
+    """What is made of the trained model when the run is done."""
+
+    to: Annotated[list[ExportKind], BeforeValidator(as_list, json_schema_input_type=ExportKind | list[ExportKind])] = (
+        Field(min_length=1)
+    )
+    quantization: Literal["f16", "q8_0", "q4_k_m"] = Field(default="q8_0", description="Of the GGUF file.")
 
 
 class Recipe(Strict):
-    """One training run.
+    """One training run."""
 
-    `model`: a folder, a hub id (owner/name), or a bare name looked up in STRIX_MODELS. `precision`: auto takes
-    bf16 where the device has it. `recompute`: trade time for memory by recomputing activations; auto does so on
-    GPUs. `output`: folder that gets the run folders, relative to the folder that `train` is started in.
-    """
-
-    model: Text
-    data: Annotated[Data, _short("train")]
-    method: Literal["sft"] = "sft"
-    adapter: Annotated[Adapter, _short("kind")] = Adapter()
-    backend: Literal["auto", "unsloth", "hf"] = "auto"
+    model: Text = Field(
+        description="A folder, a .gguf file, a hub id (owner/name), or a bare name looked up in STRIX_MODELS."
+    )
+    data: Annotated[
+        Data, BeforeValidator(widened("data", of_list="train"), json_schema_input_type=str | list[str | Source] | Data)
+    ]
+    method: Method = Sft(kind="sft")
+    adapter: Adapter = LowRank()
+    backend: Literal["auto", "unsloth", "hf"] = Field(
+        default="auto", description="auto: Unsloth where it is installed and can do it, else plain transformers."
+    )
+    strategy: Annotated[
+        Strategy,
+        BeforeValidator(
+            widened("strategy"),
+            json_schema_input_type=Literal["auto", "none", "ddp", "fsdp", "deepspeed"] | Strategy,
+        ),
+    ] = Strategy()
     schedule: Schedule
-    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    recompute: Literal["auto", "on", "off"] = "auto"
-    responses_only: bool = True
-    questions: Annotated[Questions, _short("file", of_list="ask")] | None = None
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = Field(
+        default="auto", description="auto takes bf16 where the device has it."
+    )
+    recompute: Literal["auto", "on", "off"] = Field(
+        default="auto", description="Trade time for memory by recomputing activations; auto does so on GPUs."
+    )
+    responses_only: bool = Field(default=True, description="Only the answers count in the loss.")
+    evaluation: Evaluation = Evaluation()
+    questions: (
+        Annotated[
+            Questions,
+            BeforeValidator(
+                widened("questions", of_list="ask"), json_schema_input_type=str | list[Question] | Questions
+            ),
+        ]
+        | None
+    ) = None
+    samples: Samples | None = None
     checkpoints: Checkpoints = Checkpoints()
-    output: Text = "runs"
+    guard: Guard = Guard()
+    logging: Logging = Logging()
+    export: (
+        Annotated[
+            Export,
+            BeforeValidator(
+                widened("export", of_list="to"), json_schema_input_type=ExportKind | list[ExportKind] | Export
+            ),
+        ]
+        | None
+    ) = None
+    output: Text = Field(
+        default="runs", description="Folder that gets the run folders, relative to where `train` is started."
+    )
+
+    @model_validator(mode="after")
+    def _one_evaluation(self) -> Recipe:
+        if self.evaluation.split is not None and self.data.eval is not None:
+            raise ValueError("both data.eval and evaluation.split name rows for evaluation; keep one of the two")
+        return self

@@ -1,4 +1,4 @@
-"""The row formats: one module each, with NAME, KEYS, `claims(value)` and `row(line, faults)`."""
+"""The row formats: what an object must look like to be one, which methods learn from it, and the row that it is."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from strix_train.data.formats import messages, prompt_completion
-from strix_train.data.lines import Faults, Line
+from strix_train.data.faults import Faults, Record
+from strix_train.data.formats import alpaca, messages, preference, prompt_completion, prompts, rated, text
+from strix_train.data.formats.talk import Wishes
 from strix_train.data.rows import Row
 
 
@@ -16,11 +17,28 @@ class Format:
     """A row format. `claims`: whether an object looks like it. `row`: the row, or None with the fault noted."""
 
     name: str
-    keys: tuple[str, ...]
+    methods: tuple[str, ...]
     claims: Callable[[dict[str, Any]], bool]
-    row: Callable[[Line, Faults], Row | None]
+    row: Callable[[Record, Faults, Wishes], Row | None]
 
 
+_PAIRS = ("dpo", "orpo", "reward", "kto")
+# In the order in which the first row is tried.
 FORMATS: dict[str, Format] = {
-    module.NAME: Format(module.NAME, module.KEYS, module.claims, module.row) for module in (messages, prompt_completion)
+    form.name: form
+    for form in (
+        Format("preference", _PAIRS, preference.claims, preference.row),
+        Format("rated", ("kto",), rated.claims, rated.row),
+        Format("messages", ("sft",), messages.claims, messages.row),
+        Format("sharegpt", ("sft",), messages.claims_sharegpt, messages.row_sharegpt),
+        Format("prompt-completion", ("sft",), prompt_completion.claims, prompt_completion.row),
+        Format("alpaca", ("sft",), alpaca.claims, alpaca.row),
+        Format("text", ("cpt",), text.claims, text.row),
+        Format("prompts", ("grpo",), prompts.claims, prompts.row),
+    )
 }
+
+
+def learned_by(method: str) -> tuple[Format, ...]:
+    """Return the formats that a method learns from."""
+    return tuple(form for form in FORMATS.values() if method in form.methods)

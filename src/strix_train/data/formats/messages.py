@@ -1,108 +1,76 @@
-"""{"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}"""
+"""{"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}, and ShareGPT's spelling."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
-from strix_train.data.lines import Faults, Line
-from strix_train.data.rows import Conversation, Turn
-from strix_train.errors import nearest
+from strix_train.data.faults import Faults, Record
+from strix_train.data.formats.talk import OPENAI, SHAREGPT, Spelling, Wishes, any_learned, follows_order, read_turns
+from strix_train.data.jsontext import kind_of
+from strix_train.data.rows import Conversation
 
-NAME = "messages"
-KEYS = ("messages",)
-ROLES = ("system", "user", "assistant")
+KEYS = ("messages", "conversations")
 
 
 def claims(value: dict[str, Any]) -> bool:
-    """Whether the object has the format's key."""
-    return "messages" in value
+    """Whether the object holds messages with role and content."""
+    return ("messages" in value and not _shared(value)) or ("conversations" in value and _said_by(value, "role"))
 
 
-def row(line: Line, faults: Faults) -> Conversation | None:
-    """Return the conversation of a line; every assistant turn is learned."""
-    turns = read_turns(line, ("messages",), faults)
-    if turns is None or not follows_order(turns, line, ("messages",), faults):
-        return None
-    learned = tuple(Turn(role, content, role == "assistant") for role, content in turns)
-    return Conversation(learned, line.place())
+def claims_sharegpt(value: dict[str, Any]) -> bool:
+    """Whether the object holds messages with from and value."""
+    return _shared(value) or ("conversations" in value and not _said_by(value, "role"))
 
 
-def read_turns(line: Line, keys: tuple[str | int, ...], faults: Faults) -> list[tuple[str, str]] | None:
-    """Return (role, content) of each message under `keys`, or None with the fault noted."""
-    value: Any = line.value
-    for key in keys:
-        value = value[key]
-    name = str(keys[-1])
-    if not isinstance(value, list):
-        what = "null" if value is None else f"a {type(value).__name__}"
-        faults.add(f"'{name}' is {what}, not a list", line.place(*keys), 'it is a list of {"role", "content"} objects')
-        return None
-    if not value:
-        faults.add(f"'{name}' is empty", line.place(*keys), "remove the row or give it turns")
-        return None
-    turns = []
-    for index, message in enumerate(value):
-        turn = _turn(message, line, (*keys, index), faults)
-        if turn is None:
-            return None
-        turns.append(turn)
-    return turns
+def _shared(value: dict[str, Any]) -> bool:
+    return any(key in value and _said_by(value, "from") for key in KEYS)
 
 
-def _turn(message: Any, line: Line, keys: tuple[str | int, ...], faults: Faults) -> tuple[str, str] | None:
-    number = f"message {int(keys[-1]) + 1}"
-    if not isinstance(message, dict):
-        faults.add(f"{number} is not an object", line.place(*keys), 'it looks like {"role": "user", "content": "…"}')
-        return None
-    for key in ("role", "content"):
-        if key not in message:
-            cure = nearest(key, list(message)) if message else ""
-            other = {"role": "from", "content": "value"}[key]
-            if other in message:
-                cure = "this looks like ShareGPT rows; rename 'from' to 'role' and 'value' to 'content'"
-            elif not cure.startswith("did"):
-                cure = f"it has {', '.join(repr(name) for name in sorted(message)) or 'no keys'}"
-            faults.add(f"{number} has no '{key}'", line.place(*keys), cure)
-            return None
-    role, content = message["role"], message["content"]
-    if role not in ROLES:
-        shown = repr(role) if isinstance(role, str) else "not a text"
-        cure = nearest(role, ROLES) if isinstance(role, str) else f"it may be {', '.join(ROLES)}"
-        if role in ("human", "gpt", "bot", "model"):
-            cure = f"write '{'user' if role == 'human' else 'assistant'}'"
-        faults.add(f"the role of {number} is {shown}", line.place(*keys, "role"), cure)
-        return None
-    if not isinstance(content, str):
-        what = "null" if content is None else f"a {type(content).__name__}"
-        faults.add(f"the content of {number} is {what}", line.place(*keys, "content"), "it must be a text")
-        return None
-    if not content.strip():
-        faults.add(f"the content of {number} ({role}) is empty", line.place(*keys, "content"), "remove the row")
-        return None
-    if any("\ud800" <= character <= "\udfff" for character in content):
-        faults.add(f"the content of {number} holds half a character", line.place(*keys, "content"), "write it whole")
-        return None
-    return role, content
+def _said_by(value: dict[str, Any], name: str) -> bool:
+    found = value.get("messages", value.get("conversations"))
+    return isinstance(found, list) and bool(found) and isinstance(found[0], dict) and name in found[0]
 
 
-def follows_order(
-    turns: list[tuple[str, str]], line: Line, keys: tuple[str | int, ...], faults: Faults, *, answered: bool = True
-) -> bool:
-    """Whether the roles go: an optional system first, then user and assistant by turns (ending with an answer)."""
-    body = turns[1:] if turns[0][0] == "system" else turns
-    skipped = len(turns) - len(body)
-    if not body:
-        faults.add("there is only a system message", line.place(*keys), "add a question and an answer")
-        return False
-    for index, (role, _) in enumerate(body):
-        wanted = "user" if index % 2 == 0 else "assistant"
-        if role != wanted:
-            number = index + skipped + 1
-            before = f"after '{turns[number - 2][0]}'" if number > 1 else "at the beginning"
-            cure = "a system message comes first or not at all" if role == "system" else f"'{wanted}' is due there"
-            faults.add(f"message {number} is '{role}' {before}", line.place(*keys, number - 1, "role"), cure)
+def row(record: Record, faults: Faults, wishes: Wishes) -> Conversation | None:
+    """Return the conversation of a row; every assistant turn is learned."""
+    return conversation(record, faults, wishes, OPENAI)
+
+
+def row_sharegpt(record: Record, faults: Faults, wishes: Wishes) -> Conversation | None:
+    """Return the conversation of a row in ShareGPT's spelling, with its separate system message."""
+    return conversation(record, faults, wishes, SHAREGPT)
+
+
+def conversation(
+    record: Record, faults: Faults, wishes: Wishes, spelling: Spelling, *, answered: bool = True
+) -> Conversation | None:
+    """Return the conversation under the key that the row has, or None with the fault noted."""
+    value = record.value
+    key = KEYS[0] if KEYS[0] in value else KEYS[1]
+    turns = read_turns(record, (key,), faults, wishes, spelling)
+    if turns is None or not follows_order(turns, record, (key,), faults, spelling, answered=answered):
+        return None
+    if answered and not turns[-1].learned and not any_learned(turns, record, (key,), faults):
+        return None
+    tools = read_tools(record, faults) if "tools" in value else None
+    return None if tools is False else Conversation(tuple(turns), record.place(), tools or None)
+
+
+def read_tools(record: Record, faults: Faults) -> tuple[Any, ...] | Literal[False] | None:
+    """Return the descriptions of tools of a row, None without any, or False with the fault noted."""
+    tools = record.value["tools"]
+    if isinstance(tools, str):
+        from strix_train.data.jsontext import DECODER
+
+        try:
+            tools = DECODER.decode(tools) if tools.strip() else None
+        except ValueError:
+            faults.of(record, ("tools",), "'tools' is a text that is not JSON", "write a list of descriptions")
             return False
-    if answered and body[-1][0] != "assistant":
-        faults.add("the conversation ends without an answer", line.place(*keys, len(turns) - 1), "end with 'assistant'")
+    if tools is None or tools == []:
+        return None
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        what = f"'tools' is {kind_of(tools)}" + (" of other things than objects" if isinstance(tools, list) else "")
+        faults.of(record, ("tools",), what, "write a list of descriptions")
         return False
-    return True
+    return tuple(tools)

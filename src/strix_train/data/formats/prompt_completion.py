@@ -4,59 +4,74 @@ from __future__ import annotations
 
 from typing import Any
 
-from strix_train.data.formats.messages import follows_order, read_turns
-from strix_train.data.lines import Faults, Line
-from strix_train.data.rows import Continuation, Conversation, Row, Turn
+from strix_train.data.faults import Faults, Record
+from strix_train.data.formats.talk import Keys, Wishes, follows_order, read_turns, words
+from strix_train.data.rows import Continuation, Conversation
 from strix_train.errors import nearest
 
-NAME = "prompt-completion"
 KEYS = ("prompt", "completion")
 
 
 def claims(value: dict[str, Any]) -> bool:
-    """Whether the object has one of the format's keys."""
-    return "prompt" in value or "completion" in value
+    """Whether the object has one of the format's keys, and none of a preference pair or a mark."""
+    return ("prompt" in value or "completion" in value) and not {"chosen", "rejected", "label"} & value.keys()
 
 
-def row(line: Line, faults: Faults) -> Row | None:
-    """Return the row of a line; only the completion is learned."""
-    for key in KEYS:
-        if key not in line.value:
-            cure = nearest(key, list(line.value)) if line.value else ""
-            cure = cure if cure.startswith("did") else f"it has {', '.join(map(repr, sorted(line.value)))}"
-            faults.add(f"the row has no '{key}'", line.place(), cure)
-            return None
-    prompt, completion = line.value["prompt"], line.value["completion"]
-    if isinstance(prompt, list) or isinstance(completion, list):
-        return _conversation(line, faults)
-    for key, text in (("prompt", prompt), ("completion", completion)):
-        if not isinstance(text, str):
-            what = "null" if text is None else f"a {type(text).__name__}"
-            faults.add(f"'{key}' is {what}", line.place(key), "it must be a text or a list of messages")
-            return None
-        if not text.strip():
-            faults.add(f"'{key}' is empty", line.place(key), "remove the row")
-            return None
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            faults.add(f"'{key}' holds half a character", line.place(key), "write it whole")
-            return None
-    return Continuation(prompt, completion, line.place())
+def row(record: Record, faults: Faults, wishes: Wishes) -> Continuation | Conversation | None:
+    """Return the row of an object; only the completion is learned."""
+    return answered(record, faults, wishes, "completion") if has(record, KEYS, faults) else None
 
 
-def _conversation(line: Line, faults: Faults) -> Conversation | None:
-    before, after = read_turns(line, ("prompt",), faults), read_turns(line, ("completion",), faults)
-    if before is None or after is None:
+def has(record: Record, keys: tuple[str, ...], faults: Faults) -> bool:
+    """Whether the row has all the keys of its format; notes the first that is missing."""
+    for key in keys:
+        if key not in record.value:
+            cure = nearest(key, list(record.value)) if record.value else "give it one"
+            if not cure.startswith("did"):
+                cure = f"it has {', '.join(map(repr, sorted(record.value)[:8]))}" if record.value else cure
+            faults.of(record, (), f"the row has no '{key}'", cure)
+            return False
+    return True
+
+
+def answered(record: Record, faults: Faults, wishes: Wishes, key: str) -> Continuation | Conversation | None:
+    """Return the prompt with the answer under `key`, or None with the fault noted."""
+    prompt, completion = record.value["prompt"], record.value[key]
+    if _is_talk(prompt) or _is_talk(completion):
+        return _conversation(record, faults, wishes, key)
+    texts = [
+        words(text, f"'{name}'", record, (name,), faults) for name, text in (("prompt", prompt), (key, completion))
+    ]
+    if texts[0] is None or texts[1] is None:
         return None
-    if not follows_order(before, line, ("prompt",), faults, answered=False):
+    return Continuation(texts[0], texts[1], record.place())
+
+
+def _is_talk(value: Any) -> bool:
+    return isinstance(value, (list, dict))
+
+
+def _conversation(record: Record, faults: Faults, wishes: Wishes, key: str) -> Conversation | None:
+    for name in ("prompt", key):
+        value = record.value[name]
+        if isinstance(value, str):
+            # one half as plain words beside a half of messages
+            record.value[name] = [{"role": "user" if name == "prompt" else "assistant", "content": value}]
+        elif isinstance(value, dict):
+            record.value[name] = [value]
+    before = read_turns(record, ("prompt",), faults, wishes, learned=False)
+    after = read_turns(record, (key,), faults, wishes) if before is not None else None
+    if before is None or after is None or not follows_order(before, record, ("prompt",), faults, answered=False):
         return None
-    whole = before + after
-    place = line.place("completion")
-    body = whole[1:] if whole[0][0] == "system" else whole
-    if any(role != ("user", "assistant")[index % 2] for index, (role, _) in enumerate(body)) or len(body) % 2:
-        faults.add(
-            "prompt and completion together are no dialogue", place, "user and assistant by turns, answered last"
-        )
+    return joined(before, after, record, (key,), faults)
+
+
+def joined(before: Any, after: Any, record: Record, keys: Keys, faults: Faults) -> Conversation | None:
+    """Return what was asked and what was answered as one conversation, or None with the fault noted."""
+    silent = Faults(skip=True)
+    whole = [*before, *after]
+    if not follows_order(whole, record, keys, silent):
+        what = "prompt and completion together are no dialogue"
+        faults.of(record, keys, what, "user and assistant by turns, answered last")
         return None
-    turns = [Turn(role, content, False) for role, content in before]
-    turns += [Turn(role, content, role == "assistant") for role, content in after]
-    return Conversation(tuple(turns), line.place())
+    return Conversation(tuple(whole), record.place())

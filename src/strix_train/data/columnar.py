@@ -1,0 +1,91 @@
+"""Parquet and Arrow files as rows, some thousand at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strix_train.data.faults import Faults
+from strix_train.errors import InputError, Place, Problem, at
+
+_AT_ONCE = 1024
+
+
+@dataclass(slots=True)
+class ColumnRecord:
+    """A row of a table without lines. `source`: the file or data set; `number`: 1-based."""
+
+    value: dict[str, Any]
+    source: str
+    number: int
+
+    def place(self, *keys: str | int) -> Place:
+        """Return the row, and the column inside it."""
+        inside = ""
+        for key in keys:
+            inside += f"[{key + 1}]" if isinstance(key, int) else f"{'.' if inside else ''}{key}"
+        return at(f"{self.source} (row {self.number}{', ' + inside if inside else ''})")
+
+    def around(self, *keys: str | int) -> str:
+        """Return the value itself."""
+        value: Any = self.value
+        for key in keys:
+            try:
+                value = value[key]
+            except (KeyError, IndexError, TypeError):
+                break
+        text = " ".join(repr(value).split())
+        return text if len(text) <= 90 else f"{text[:90]}…"
+
+
+def read(path: Path, faults: Faults) -> Iterator[ColumnRecord]:
+    """Yield the rows of a .parquet or .arrow file. Raises InputError."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise InputError(
+            Problem("is read by pyarrow, which is not installed here", at(path), "save the rows as JSON Lines")
+        ) from None
+    number = 0
+    try:
+        batches = _parquet(pq, path) if path.suffix == ".parquet" else _arrow(pa, path)
+        for batch in batches:
+            for value in batch.to_pylist():
+                number += 1
+                yield ColumnRecord(value, str(path), number)
+    except OSError as error:
+        raise InputError(Problem(f"cannot be read: {error.strerror or _first(error)}", at(path))) from None
+    except pa.ArrowException as error:
+        what = f"is not a whole {path.suffix[1:]} file: {_first(error)}"
+        raise InputError(Problem(what, at(path), "write or fetch the file again")) from None
+    if not number:
+        raise InputError(Problem("holds no rows", at(path), "write or fetch the file again"))
+
+
+def _parquet(pq: Any, path: Path) -> Iterator[Any]:
+    with pq.ParquetFile(path) as file:
+        yield from file.iter_batches(batch_size=_AT_ONCE)
+
+
+def _arrow(pa: Any, path: Path) -> Iterator[Any]:
+    """The stream format is what data sets are saved in; the file format is what other programs write."""
+    with pa.memory_map(str(path)) as source:
+        try:
+            reader = pa.ipc.open_stream(source)
+        except pa.ArrowInvalid:
+            source.seek(0)
+            file = pa.ipc.open_file(source)
+            batches = (file.get_batch(index) for index in range(file.num_record_batches))
+        else:
+            batches = iter(reader)
+        for batch in batches:
+            for start in range(0, batch.num_rows, _AT_ONCE):
+                yield batch.slice(start, _AT_ONCE)
+
+
+def _first(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 160 else f"{text[:157]}…"

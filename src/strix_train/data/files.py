@@ -1,0 +1,107 @@
+"""Which files a set of rows is made of, and what reads them: by endings, and by the names of splits in a folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from strix_train.data import columnar, document, lines, prose, table
+from strix_train.data.bytestream import COMPRESSED
+from strix_train.data.faults import Faults, Record
+from strix_train.errors import InputError, Place, Problem
+
+Reader = Callable[[Path, Faults], Iterator[Record]]
+READERS: dict[str, Reader] = {
+    ".jsonl": lines.read,
+    ".ndjson": lines.read,
+    ".json": document.read,
+    ".csv": table.read,
+    ".tsv": table.read,
+    ".parquet": columnar.read,
+    ".arrow": columnar.read,
+    ".txt": prose.read,
+    ".md": prose.read,
+}
+# What splits are called, in the order in which a name is looked for.
+SPLITS: dict[str, tuple[str, ...]] = {
+    "train": ("train", "training"),
+    "eval": ("validation", "valid", "val", "dev", "eval", "evaluation", "test", "testing"),
+}
+_NOT_ROWS = ("dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json", "README.md")
+
+
+def ending(path: Path) -> str:
+    """Return the ending that says what a file is, without that of its compression."""
+    name = path.name.lower()
+    for packed in COMPRESSED:
+        name = name.removesuffix(packed)
+    return Path(name).suffix
+
+
+def reader_of(path: Path, place: Place) -> Reader:
+    """Return what reads a file. Raises InputError for an ending that is not known."""
+    kind = ending(path)
+    found = READERS.get(kind)
+    if found is None:
+        near = get_close_matches(kind, READERS, n=1, cutoff=0.6)
+        cure = f"rename it to end with {near[0]}" if near else f"rows are read from {', '.join(READERS)}"
+        what = f"the name of {path} ends with '{kind}'" if kind else f"the name of {path} has no ending"
+        raise InputError(Problem(what, place, cure))
+    if path.suffix.lower() in COMPRESSED and kind in (".parquet", ".arrow"):
+        raise InputError(Problem(f"{path} is packed twice", place, f"unpack it: {kind} files are compressed inside"))
+    return found
+
+
+def local(path: Path, split: str | None, role: str, place: Place) -> tuple[Path, ...]:
+    """Return the files of a path that exists. `role`: train or eval, for folders that hold several splits."""
+    if path.is_file():
+        reader_of(path, place)
+        if split is not None:
+            raise InputError(Problem(f"{path} is a file, which has no splits", place, "remove 'split'"))
+        return (path,)
+    found = _rows_below(path)
+    if not found:
+        ggufs = any(path.glob("*.gguf")) or (path / "config.json").is_file()
+        cure = "that is a model" if ggufs else f"rows are read from {', '.join(READERS)}"
+        raise InputError(Problem(f"the folder {path} holds no rows", place, cure))
+    for name in (split,) if split else SPLITS[role]:
+        chosen = tuple(file for file in found if _is_of(file.relative_to(path), name))
+        if chosen:
+            return _one_kind(chosen, place)
+    known = [name for names in SPLITS.values() for name in names]
+    present = [name for name in known if any(_is_of(file.relative_to(path), name) for file in found)]
+    if split or (role == "eval" and present):
+        cure = f"it has {', '.join(present)}" if present else "its files name no splits: remove 'split'"
+        raise InputError(Problem(f"the folder {path} has no split '{split or 'validation'}'", place, cure))
+    return _one_kind(tuple(found), place)
+
+
+def _rows_below(folder: Path) -> list[Path]:
+    """Return the data files of a folder in a fixed order, hidden ones aside."""
+    found = (path for path in folder.rglob("*") if path.is_file() and ending(path) in READERS)
+    return sorted(
+        path
+        for path in found
+        if path.name not in _NOT_ROWS and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+
+
+def _is_of(path: Path, split: str) -> bool:
+    """Whether a file, or a folder above it, is called after a split: train-00000.parquet, data/train/a.jsonl."""
+    word = re.compile(rf"(?<![A-Za-z0-9]){re.escape(split)}(?![A-Za-z0-9])", re.IGNORECASE)
+    return any(word.search(part.replace("_", " " if "_" not in split else "_")) for part in path.parts)
+
+
+def _one_kind(files: Sequence[Path], place: Place) -> tuple[Path, ...]:
+    kinds = sorted({ending(file) for file in files})
+    if len(kinds) > 1:
+        raise InputError(
+            Problem(
+                f"the folder {files[0].parent} holds {' and '.join(kinds)} files",
+                place,
+                "keep one kind, or name the files one by one in data.train",
+            )
+        )
+    return tuple(files)

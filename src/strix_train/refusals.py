@@ -1,0 +1,30 @@
+"""What a recipe may say and `train` cannot do yet: refused with its place before anything is read."""
+
+from __future__ import annotations
+
+from strix_train.errors import Problem
+from strix_train.recipe.load import Loaded
+
+METHODS = ("sft",)
+
+
+def refusals(loaded: Loaded) -> list[Problem]:
+    """Return a sentence for each wish that would not be met."""
+    recipe = loaded.recipe
+    found = []
+    if recipe.method.kind not in METHODS:
+        what = f"method {recipe.method.kind} is not trained by this version"
+        found.append(Problem(what, loaded.place("method"), f"it trains {', '.join(METHODS)}"))
+    if recipe.strategy.kind in ("fsdp", "deepspeed"):
+        what = f"strategy {recipe.strategy.kind} is not started by this version"
+        found.append(Problem(what, loaded.place("strategy"), "write strategy: auto, which is ddp under torchrun"))
+    made = [kind for kind in recipe.export.to if kind != "adapter"] if recipe.export else []
+    if made:
+        what = f"export to {made[0]} is not done by this version"
+        found.append(Problem(what, loaded.place("export"), "remove it: the adapter is always written"))
+    if recipe.adapter.kind != "lora":
+        what = f"adapter {recipe.adapter.kind} is not trained by this version"
+        found.append(Problem(what, loaded.place("adapter"), "write adapter: lora"))
+    if recipe.data.packing:
+        found.append(Problem("packing is not done by this version", loaded.place("data", "packing"), "remove it"))
+    return found
