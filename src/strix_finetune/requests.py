@@ -95,7 +95,7 @@ class Requests:
 
         `locked/`: the lock; in `wheels.json` of which index and time each set of wheels is. `patches/<layer>/`: the
         patches. `layers.json`, `targets.json`: what the definitions say.
-        `lib/codeobject/`: the reader of device code, as a Python package.
+        `lib/codeobject/`, `lib/guard/`: the reader of device code and the guards, as Python packages.
         """
         stack = self.workspace.stack
         apt = "".join(f"{name}={package.version}\n" for name, package in self.lock.apt.packages.items())
@@ -109,6 +109,7 @@ class Requests:
                 "vars": dict(node.vars),
                 "archives": {name: archive.model_dump() for name, archive in node.archives.items()},
                 "patches": [patch.name for patch in node.patches],
+                "sets": [*(f"pip-{name}" for name in node.pip), *(f"wheels-{name}" for name in node.wheels)],
             }
             for node in stack.nodes
         }
@@ -117,8 +118,9 @@ class Requests:
             for target in self.workspace.project.targets.values()
         }
         reader = {
-            f"lib/codeobject/{path.name}": path.read_bytes()
-            for path in sorted(Path(__file__).with_name("codeobject").glob("*.py"))
+            f"lib/{package}/{path.name}": path.read_bytes()
+            for package in ("codeobject", "guard")
+            for path in sorted(Path(__file__).with_name(package).glob("*.py"))
         }
         indexes = stack.channel.spec.indexes
         wheels = {
