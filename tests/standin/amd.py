@@ -170,7 +170,8 @@ def core(release: Release) -> Archive:
     files |= {f"_rocm_sdk_core/lib/{name}": shared_object(name, functions) for name, functions in _CORE.items()}
     # long enough that a download of it can break off, be slow and go on
     files["_rocm_sdk_core/share/ballast"] = random.Random(release.rocm).randbytes(_BALLAST)
-    return wheel("rocm-sdk-core", release.rocm, files, scripts={"rocminfo": "rocm_sdk_core._cli:rocminfo"})
+    scripts = {"rocminfo": "rocm_sdk_core._cli:rocminfo"}
+    return wheel("rocm-sdk-core", release.rocm, files, scripts=scripts, info={"STANDIN": MARK})
 
 
 def libraries(release: Release) -> Archive:
