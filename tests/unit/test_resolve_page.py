@@ -86,6 +86,7 @@ def test_other_links_are_no_files() -> None:
     ("body", "kind", "says"),
     [
         ("<!DOCTYPE html><html><body></body></html>", "text/html", "the index page of 'torch' is empty"),
+        ('<html><a href="torch-1-py3-none-any.whl">x</a><a hr', "text/html", "the index page of 'torch' is cut off"),
         ("", "text/html", "the index page of 'torch' is empty"),
         ("Forbidden", "text/html", "is no index page of 'torch', it is not even HTML"),
         ("<form><a href='/login'>Log in</a></form>", "text/html", "none of its links is a file"),
@@ -150,7 +151,7 @@ def test_whatever_a_file_is_called_it_is_read_back(entries: list[tuple[str, bool
         rows.append(
             f'<a {"data-yanked " if yanked else ""}href="{html.escape(quote(name) + fragment)}">{html.escape(name)}</a>'
         )
-    found = links(page("<html>" + "<br/>".join(rows)), "torch")
+    found = links(page("<html>" + "<br/>".join(rows) + "</html>"), "torch")
     assert [(link.file, bool(link.sha256), link.yanked) for link in found] == entries
 
 

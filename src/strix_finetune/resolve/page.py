@@ -54,13 +54,16 @@ def _html(page: Page, project: str) -> tuple[Link, ...]:
     where = web.place(page.url)
     if page.kind not in ("text/html", "application/vnd.pypi.simple.v1+html", "application/xhtml+xml"):
         raise FetchFailed(f"{where} is no index page of '{project}' but {page.kind}", cure="check the index's url")
-    reader = _Reader()
+    reader = Reader()
     reader.feed(page.body.decode("utf-8", "replace"))
     reader.close()
     if reader.version and not reader.version.startswith("1."):
         raise FetchFailed(f"the index page {where} has version {reader.version}", cure="update strix-finetune")
     if not reader.document and page.body.strip():
         raise FetchFailed(f"{where} is no index page of '{project}', it is not even HTML", cure="check the index's url")
+    if reader.unfinished:
+        # half of a list looks like a whole one, with other versions as the newest
+        raise FetchFailed(f"the index page of '{project}' is cut off ({where})", cure="try again later")
     # a relative base is relative to the page
     base = urljoin(page.url, reader.base)
     found = tuple(_anchors(reader, base))
@@ -72,17 +75,18 @@ def _html(page: Page, project: str) -> tuple[Link, ...]:
     return found
 
 
-class _Reader(HTMLParser):
+class Reader(HTMLParser):
     """Collects the attributes of every <a>; character references in them are resolved by the parser."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.anchors: list[dict[str, str]] = []
         self.base = self.version = ""
-        self.document = False
+        self.document = self.unfinished = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.document = True
+        self.unfinished |= tag == "html"
         values = {name: value or "" for name, value in reversed(attrs)}
         if tag == "a" and "href" in values:
             self.anchors.append(values)
@@ -91,8 +95,11 @@ class _Reader(HTMLParser):
         elif tag == "meta" and values.get("name", "").lower() == "pypi:repository-version":
             self.version = values.get("content", "")
 
+    def handle_endtag(self, tag: str) -> None:
+        self.unfinished &= tag != "html"
 
-def _anchors(reader: _Reader, base: str) -> Iterator[Link]:
+
+def _anchors(reader: Reader, base: str) -> Iterator[Link]:
     for values in reader.anchors:
         try:
             url, fragment = urldefrag(urljoin(base, values["href"].strip()))
