@@ -288,7 +288,7 @@ PAGE = "/rocm/pytorch/whl-next/torch/"
         ("/rocm/whl-next/torch/", Status(429), "gives no answer (HTTP 429); check the network"),
         (PAGE, Cut(50), "gives no answer (the connection was cut); check the network"),
         (PAGE, Shortened(0), "the index page of 'torch' is empty"),
-        (PAGE, Shortened(60), "the index page of 'torch' is empty"),
+        (PAGE, Shortened(60), "the index page of 'torch' is cut off"),
     ],
 )
 def test_faults_of_a_page(shop: Shop, where: str, kind: Status | Cut | Shortened, says: str) -> None:
