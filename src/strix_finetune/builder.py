@@ -7,11 +7,13 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from strix_finetune import graph, names, netconf
 from strix_finetune import lock as locks
 from strix_finetune.engine.base import Engine
-from strix_finetune.errors import LockError
+from strix_finetune.errors import InputError, LockError
 from strix_finetune.events import Emit, Event, LayerPlanned, Notice, SmokeResult
 from strix_finetune.execute import Built, Outcome, Work, execute
 from strix_finetune.lockmodel import Lock
@@ -21,6 +23,9 @@ from strix_finetune.plan import Build, NotNeeded, Plan, Step, make_plan
 from strix_finetune.requests import Requests, log_folder
 from strix_finetune.ui import View
 from strix_finetune.workspace import Workspace
+
+if TYPE_CHECKING:
+    from strix_finetune.vendor.offline import Vendored
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +40,12 @@ class BuildOptions:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan and the lock that it was made from."""
+    """A plan and the lock that it was made from; `vendored`: where a build without a network takes its inputs from."""
 
     plan: Plan
     lock: Lock
     settings: netconf.NetSettings
+    vendored: Vendored | None = None
 
 
 class Reporter:
@@ -96,6 +102,24 @@ def make_build_plan(
     return Planned(plan, lock, settings)
 
 
+def make_vendored_plan(workspace: Workspace, engine: Engine, options: BuildOptions, folder: Path) -> Planned:
+    """Plan a build from a vendored folder: nothing is asked but the engine.
+
+    Raises LockError where the lock lacks something or the folder is another lock's, InputError where the folder lacks
+    something that a layer needs which is to be built.
+    """
+    from strix_finetune.vendor.offline import open_folder
+    from strix_finetune.vendor.plan import read_lock
+
+    lock = read_lock(workspace)
+    layers = workspace.render(lock)
+    vendored = open_folder(folder, workspace.stack, lock, layers)
+    plan = _plan(workspace, layers, engine, options)
+    if problems := vendored.faults([step.layer for step in plan.builds]):
+        raise InputError(problems)
+    return Planned(plan, lock, vendored.settings(), vendored)
+
+
 def make_offline_plan(workspace: Workspace, engine: Engine) -> tuple[Plan, Lock]:
     """The plan by the lock as it is: nothing is resolved, nothing but the engine is asked."""
     lock = workspace.read_lock()
@@ -112,7 +136,7 @@ def run_build(
 ) -> Mapping[str, Outcome]:
     """Carry out a plan; results of smoke tests are recorded in the user's state folder."""
     announce(planned.plan, emit)
-    requests = Requests(workspace, planned.lock, planned.settings, engine)
+    requests = Requests(workspace, planned.lock, planned.settings, engine, planned.vendored)
     folder = log_folder(workspace)
     work = Work(requests.build, requests.smoke, lambda step: str(folder / f"{step.name}.log"))
     outcomes = execute(planned.plan, engine, work, emit, jobs=options.jobs)

@@ -89,7 +89,23 @@ class Finished:
     image: str = ""
 
 
-Event = Notice | LayerPlanned | LayerStarted | StepProgress | StepOutput | SmokeResult | LayerDone | Finished
+@dataclass(frozen=True, slots=True)
+class Vendored:
+    """The end of `vendor`: what `lock` ("<channel>-<target>") needs is in `folder`; sizes in bytes.
+
+    `files`, `size`: all of it; `fetched_files`, `fetched_size`: what was not there before.
+    """
+
+    lock: str
+    folder: str
+    files: int
+    size: int
+    fetched_files: int
+    fetched_size: int
+    seconds: float
+
+
+Event = Notice | LayerPlanned | LayerStarted | StepProgress | StepOutput | SmokeResult | LayerDone | Finished | Vendored
 Emit = Callable[[Event], None]
 
 

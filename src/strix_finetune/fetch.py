@@ -76,13 +76,14 @@ def resume(
     *,
     headers: Mapping[str, str] | None = None,
     plain: bool = False,
+    absent: Collection[int] = (404, 410),
     on_progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """The file at `path`. What came of it before a failure or an interrupt stays as `path`.part for the next call.
 
     `headers` go along, but not to another host. `plain` admits http: the host's own configuration names the server, and
-    the sha256 decides. Raises as `fetch` does, and Gone where the server has the file no more.
+    the sha256 decides. Raises as `fetch` does.
     """
     if not web.is_safe(url) and not (plain and url.startswith("http://") and "@" not in url):
         raise InputError(f"'{redact(url)}' cannot be downloaded", cure="its URL begins with https://")
@@ -92,7 +93,7 @@ def resume(
         part.touch()
         with part.open("r+b") as out:
             download = Download(url, sha256, size, out, web.opener(settings), on_progress or (lambda done, size: None))
-            download.headers = dict(headers or {})
+            download.headers, download.absent = dict(headers or {}), absent
             if not download.go_on():
                 download.run(sleep)
         part.chmod(0o644)

@@ -55,7 +55,8 @@ class Indexes:
             "UV_INDEX_STRATEGY": self.strategy,
             "UV_INSECURE_HOST": " ".join(self.trusted_hosts),
             "UV_HTTP_TIMEOUT": self.timeout,
-            "UV_NO_INDEX": "1" if self.no_index else "",
+            # uv has no variable for "no index"; where all links are folders, no network is the same
+            "UV_OFFLINE": "1" if self.no_index and all(_local(link) for link in self.links) else "",
         }
         if not found["UV_INDEX"]:
             found["UV_INDEX_STRATEGY"] = ""

@@ -143,14 +143,17 @@ def files(
     *,
     suites: Suites | None = None,
     uv: bool = True,
+    chosen: Sequence[Path] = (),
 ) -> Iterator[NetFile]:
     """The content of the folder that is lent to a build step.
 
-    `wheels_wanted` is `PipLock.files`: (name, version) → sha256s; of the local wheels only those go along.
+    `wheels_wanted` is `PipLock.files`: (name, version) → sha256s; of the local wheels only those go along. `chosen`:
+    wheels that go along in any case.
     `suites` is what the sources of a host's mirror are written for; their pins hold for the step as well. `uv` adds
     the program (38 MB).
     """
     wheels = list(_wheels(settings.wheel_folders, wheels_wanted)) if wheels_wanted else []
+    wheels += [NetFile(f"wheels/{path.name}", path) for path in chosen]
     mirror = settings.debian_mirror if suites else ""
     pins = suites.pins if suites else ()
     yield NetFile("env", _env(settings, bool(wheels), uv).encode())
@@ -167,9 +170,14 @@ def files(
 
 
 def sources_list(mirror: str, suites: Suites, keyring: str) -> str:
-    """apt's sources for `mirror`, believed only when Debian's own keys signed them."""
+    """apt's sources for `mirror`, believed only when Debian's own keys signed them.
+
+    A mirror in a folder ("file:" or "copy:") is a state of the archive that is kept: it may be out of date, and has
+    its indexes under one name.
+    """
+    kept = " check-valid-until=no by-hash=no" if mirror.startswith(("file:", "copy:")) else ""
     components = " ".join(suites.components)
-    return "".join(f"deb [signed-by={keyring}] {mirror} {suite} {components}\n" for suite in suites.suites)
+    return "".join(f"deb [signed-by={keyring}{kept}] {mirror} {suite} {components}\n" for suite in suites.suites)
 
 
 def preferences(pins: Sequence[str]) -> str:

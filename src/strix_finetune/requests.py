@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from strix_finetune import context, debian, hostgpu, names, netconf, smoke
 from strix_finetune.ceilings import provided_version
 from strix_finetune.engine.base import BuildRequest, Engine
 from strix_finetune.events import Emit, SmokeResult, StepOutput
-from strix_finetune.lockmodel import Lock
+from strix_finetune.lockmodel import ArchiveLock, Lock
 from strix_finetune.model import ContextFile, Keyed, Node
 from strix_finetune.netconf import NetSettings
 from strix_finetune.plan import Build, Step
@@ -20,18 +22,25 @@ from strix_finetune.render import ROOTFS, wheel_folder
 from strix_finetune.schema import Archive
 from strix_finetune.workspace import Workspace
 
+if TYPE_CHECKING:
+    from strix_finetune.vendor.offline import Vendored
+
 # a bind mount of anything but the lent network settings
 _MOUNTS_FILES = re.compile(rf"--mount=type=bind,(?!source={re.escape(netconf.FOLDER)},)")
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Makes build requests and runs smoke tests for one stack, lock and host."""
+    """Makes build requests and runs smoke tests for one stack, lock and host.
+
+    With `vendored` nothing comes from a network: steps have none, and the driver takes what is locked from that folder.
+    """
 
     workspace: Workspace
     lock: Lock
     settings: NetSettings
     engine: Engine
+    vendored: Vendored | None = None
 
     def build(self, step: Step, emit: Emit) -> BuildRequest:
         """What is fetched or bootstrapped for the layer is fetched now, when its turn has come; `emit` hears of it."""
@@ -43,7 +52,7 @@ class Requests:
             context=_opener(files),
             labels=self.labels(step.layer),
             build_args=dict(self.settings.proxies),
-            network="host" if self.settings.loopback else None,
+            network="none" if self.vendored else "host" if self.settings.loopback else None,
             use_cache=not (isinstance(step.action, Build) and step.action.afresh) and self._cache_is_sound(step.layer),
         )
 
@@ -140,6 +149,8 @@ class Requests:
         from strix_finetune import fetch
         from strix_finetune.resolve import aptsource
 
+        if self.vendored:
+            return self.vendored.archive(ArchiveLock(entry.url, entry.sha256, entry.size))
         wanted, folder = (entry.url, entry.sha256, entry.size), cache / "archives"
         if entry.url.startswith(aptsource.SCHEME):
             apt = self.workspace.stack.channel.spec.apt
@@ -150,11 +161,21 @@ class Requests:
         from strix_finetune import wheelfiles
 
         held = self.lock.wheels[name]
+        if self.vendored:
+            for wheel, path in zip(held.wheels, self.vendored.wheels(held), strict=True):
+                yield ContextFile(f"{wheel_folder(name)}/{wheel.file}", path)
+            return
         index = self.workspace.stack.channel.spec.indexes[held.index]
         for wheel, path in wheelfiles.fetch_set(held, index, folder, self.settings, tell):
             yield ContextFile(f"{wheel_folder(name)}/{wheel.file}", path)
 
     def _network_files(self, layer: Keyed) -> Iterator[ContextFile]:
+        for file in self._lent(layer):
+            yield ContextFile(f"{netconf.FOLDER}/{file.path}", file.source, file.executable)
+
+    def _lent(self, layer: Keyed) -> Iterator[netconf.NetFile]:
+        if self.vendored:
+            return self.vendored.lent(layer)
         pip_sets = layer.layer.node.pip
         wanted = {pair: hashes for name in pip_sets for pair, hashes in self.lock.pip[name].files.items()}
         suites = debian.suites(self.workspace.stack.channel.spec.apt)
@@ -162,8 +183,7 @@ class Requests:
         if len(suites.suites) > 1:
             # the image's own sources have the main suite alone
             settings = replace(settings, debian_mirror=debian.mirror(settings.debian_mirror))
-        for file in netconf.files(settings, wanted, suites=suites, uv=bool(pip_sets or layer.layer.node.wheels)):
-            yield ContextFile(f"{netconf.FOLDER}/{file.path}", file.source, file.executable)
+        return netconf.files(settings, wanted, suites=suites, uv=bool(pip_sets or layer.layer.node.wheels))
 
     def _fetched(self, layer: Keyed, emit: Emit) -> Iterator[ContextFile]:
         from strix_finetune import bootstrap
@@ -183,7 +203,8 @@ class Requests:
             def say(line: str) -> None:
                 emit(StepOutput(layer.name, line))
 
-            path = bootstrap.rootfs(layer, self.lock, channel, self.settings, cache, say)
+            with self.vendored.mirror(layer, cache) if self.vendored else nullcontext(self.settings) as settings:
+                path = bootstrap.rootfs(layer, self.lock, channel, settings, cache, say)
             yield ContextFile(ROOTFS, path)
 
 

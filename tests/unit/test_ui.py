@@ -25,6 +25,7 @@ from strix_finetune.events import (
     SmokeResult,
     StepOutput,
     StepProgress,
+    Vendored,
     as_json,
 )
 from strix_finetune.ui import make_view
@@ -54,6 +55,14 @@ EVENTS: list[tuple[Event, list[str]]] = [
     (Finished(1, 2, 1, 1, 4.56, ""), ["1 built, 2 up to date, 1 failed, 1 not tried in 4.6 s"]),
     (Finished(0, 3, 0, 0, 0.1, "localhost/x:y"), ["3 up to date in 0.1 s: localhost/x:y"]),
     (Finished(0, 0, 0, 0, 0.0), ["nothing to do in 0.0 s"]),
+    (
+        Vendored("debian-cpu", "/v", 200, 7 * 10**8, 3, 10**6, 9.96),
+        ["/v: debian-cpu is complete, 200 files, 700 MB, 3 of them fetched, in 10.0 s"],
+    ),
+    (
+        Vendored("debian-cpu", "/v", 200, 7 * 10**8, 0, 0, 1.0),
+        ["/v: debian-cpu is complete, 200 files, 700 MB, nothing was fetched, in 1.0 s"],
+    ),
 ]
 
 
@@ -91,6 +100,7 @@ PUBLIC: dict[type[Any], set[str]] = {
     SmokeResult: {"layer", "test", "kind", "state", "detail"},
     LayerDone: {"layer", "outcome", "seconds", "image", "size", "message", "log_tail"},
     Finished: {"built", "reused", "failed", "blocked", "seconds", "image"},
+    Vendored: {"lock", "folder", "files", "size", "fetched_files", "fetched_size", "seconds"},
 }
 
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "smoke": ("strix_finetune.cli.build:smoke", "Run the smoke tests of existing layers again."),
     "images": ("strix_finetune.cli.images:images", "List the images of this project with their sizes."),
     "lock": ("strix_finetune.cli.lock:lock", "Resolve every outside input and write the lock."),
+    "vendor": ("strix_finetune.cli.vendor:vendor", "Put every input of the lock into one folder."),
     "push": ("strix_finetune.cli.registry:push", "Push tested images to a registry."),
     "pull": ("strix_finetune.cli.registry:pull", "Pull images from a registry."),
     "fetch": ("strix_finetune.cli.fetch:fetch", "Get what the demo needs."),

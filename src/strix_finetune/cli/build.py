@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from strix_finetune.cli.options import image_options, json_option
-from strix_finetune.workspace import Options
+from strix_finetune.workspace import Options, Workspace
+
+if TYPE_CHECKING:
+    from strix_finetune.builder import BuildOptions, Planned
+    from strix_finetune.engine.base import Engine
+    from strix_finetune.events import Emit
 
 
 @click.command()
@@ -17,9 +23,15 @@ from strix_finetune.workspace import Options
 @image_options
 @json_option
 @click.option("--locked", is_flag=True, help="Refuse instead of locking anew what the archive no longer serves.")
-def plan(layers: tuple[str, ...], options: Options, as_json: bool, locked: bool) -> int:
+@click.option(
+    "--offline",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Take every input from DIR, which 'vendor DIR' made; no network is touched.",
+)
+def plan(layers: tuple[str, ...], options: Options, as_json: bool, locked: bool, offline: Path | None) -> int:
     """Show what a build would do with each layer, and why. Without LAYERS: the whole stack."""
-    from strix_finetune.builder import BuildOptions, Reporter, announce, make_build_plan
+    from strix_finetune.builder import BuildOptions, Reporter, announce
     from strix_finetune.engine.select import connect
     from strix_finetune.ui import make_view
     from strix_finetune.workspace import open_workspace
@@ -30,7 +42,7 @@ def plan(layers: tuple[str, ...], options: Options, as_json: bool, locked: bool)
     try:
         report = Reporter(view)
         build_options = BuildOptions(layers, locked=locked)
-        made = make_build_plan(workspace, engine, build_options, report, os.environ, options.network)
+        made = _planned(workspace, engine, build_options, report, options, offline)
         announce(made.plan, report)
     finally:
         view.close()
@@ -45,6 +57,12 @@ def plan(layers: tuple[str, ...], options: Options, as_json: bool, locked: bool)
 @click.option("--jobs", "-j", type=click.IntRange(1, 64), default=2, show_default=True, help="Layers built at once.")
 @click.option("--locked", is_flag=True, help="Refuse instead of locking anew what the archive no longer serves.")
 @click.option("--rebuild", is_flag=True, help="Build the named layers even when they are up to date.")
+@click.option(
+    "--offline",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Take every input from DIR, which 'vendor DIR' made; no network is touched.",
+)
 @click.option("--dry-run", is_flag=True, help="The same as plan.")
 @click.pass_context
 def build(
@@ -55,11 +73,12 @@ def build(
     jobs: int,
     locked: bool,
     rebuild: bool,
+    offline: Path | None,
     dry_run: bool,
 ) -> int:
     """Build LAYERS (default: the whole stack) that are not up to date, smoke-test them, and move their tags."""
     from strix_finetune import graph
-    from strix_finetune.builder import BuildOptions, Reporter, make_build_plan, run_build
+    from strix_finetune.builder import BuildOptions, Reporter, run_build
     from strix_finetune.cli.memo import remember_outcome
     from strix_finetune.engine.select import connect
     from strix_finetune.execute import Blocked, Failed
@@ -69,7 +88,9 @@ def build(
     from strix_finetune.workspace import open_workspace
 
     if dry_run:
-        code: int = context.invoke(plan, layers=layers, as_json=as_json, locked=locked, **spread(options))
+        code: int = context.invoke(
+            plan, layers=layers, as_json=as_json, locked=locked, offline=offline, **spread(options)
+        )
         return code
     workspace = open_workspace(options, os.environ)
     engine = connect(options.engine, os.environ)  # type: ignore[arg-type]
@@ -83,7 +104,7 @@ def build(
 
             report(Notice(f"removed {reaped} container{'s' * (reaped > 1)} that an earlier run had left"))
         build_options = BuildOptions(layers, jobs, locked, rebuild)
-        made = make_build_plan(workspace, engine, build_options, report, os.environ, options.network)
+        made = _planned(workspace, engine, build_options, report, options, offline)
         outcomes = run_build(made, workspace, engine, build_options, report)
     finally:
         view.close()
@@ -94,6 +115,21 @@ def build(
         wanted = graph.wanted(workspace.stack, layers)
         remember_outcome(made.plan, outcomes, wanted, workspace, options, as_json)
     return 1 if failed else 0
+
+
+def _planned(
+    workspace: Workspace,
+    engine: Engine,
+    how: BuildOptions,
+    report: Emit,
+    options: Options,
+    offline: Path | None,
+) -> Planned:
+    from strix_finetune.builder import make_build_plan, make_vendored_plan
+
+    if offline is None:
+        return make_build_plan(workspace, engine, how, report, os.environ, options.network)
+    return make_vendored_plan(workspace, engine, how, offline)
 
 
 @click.command()

@@ -14,6 +14,7 @@ from strix_finetune.events import (
     Notice,
     SmokeResult,
     StepProgress,
+    Vendored,
 )
 
 # terminal sequences, and control letters but tab and line feed: what a build prints must not steer our terminal
@@ -61,6 +62,9 @@ def plain_lines(event: Event) -> list[str]:
             ]
         case Finished():
             return [summary(event)]
+        case Vendored(lock=lock, folder=folder, files=files, size=size, seconds=seconds):
+            new = f"{event.fetched_files} of them fetched" if event.fetched_files else "nothing was fetched"
+            return [f"{folder}: {lock} is complete, {files} files, {megabytes(size)}, {new}, in {seconds:.1f} s"]
     return []
 
 
