@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from strix_finetune.errors import DefinitionError, InputError, Place, Problem, nearest
 from strix_finetune.model import Channel, LayerDef, Node, Project, Stack, Target
 from strix_finetune.override import edit_list, edited
@@ -25,9 +27,11 @@ def find_channel(project: Project, name: str) -> Channel:
 
 
 def stack(project: Project, target_name: str, channel_name: str) -> Stack:
-    """The layers that `target` has on `channel`, parents before children. Raises when they do not make a stack."""
-    target = find_target(project, target_name)
-    channel = find_channel(project, channel_name)
+    """The layers that `target` has on `channel`, parents before children.
+
+    Raises when they do not make a stack, with every reason at once.
+    """
+    target, channel = _found(project, target_name, channel_name)
     if channel.spec.targets and target.id not in channel.spec.targets:
         raise InputError(
             f"the channel {channel.name} does not serve {target.id}",
@@ -35,49 +39,75 @@ def stack(project: Project, target_name: str, channel_name: str) -> Stack:
         )
     absent = {name: reason for name, layer in project.layers.items() if (reason := lacks(layer, target, channel))}
     present = {name: layer for name, layer in project.layers.items() if name not in absent}
+    made: dict[str, Node] = {}
+    problems: list[Problem] = []
+    for name, layer in present.items():
+        try:
+            made[name] = _node(layer, present, channel)
+        except DefinitionError as error:
+            problems += error.problems
+    problems += [problem for node in made.values() for problem in _missing_builders(node, present, target, channel)]
+    finals = [layer for layer in present.values() if layer.spec.final]
+    if len(finals) != 1:
+        names = ", ".join(layer.name for layer in finals) or "none"
+        second = finals[1].source if finals else None
+        place = Place(second.path, second.positions.line(("final",))) if second else Place(channel.source.path)
+        message = f"the stack of {target.id} on {channel.name} needs exactly one final layer and has {names}"
+        problems.append(Problem(message, place, "set final = true in one layer.toml"))
+    if problems:
+        raise DefinitionError(problems)
     nodes: dict[str, Node] = {}
 
     def visit(name: str) -> None:
-        if name in nodes:
-            return
-        node = _node(present[name], present, channel)
-        for other in node.needs:
-            if other not in present:
-                raise DefinitionError(
-                    Problem(
-                        f"'{name}' needs the builder '{other}', which {target.id} on {channel.name} does not have",
-                        Place(node.layer.source.path, node.layer.source.positions.line(("builders",))),
-                        f"omit '{name}' as well, or keep '{other}'",
-                    )
-                )
-            visit(other)
-        nodes[name] = node
+        if name not in nodes:
+            for other in made[name].needs:
+                visit(other)
+            nodes[name] = made[name]
 
-    for name in present:
+    for name in made:
         visit(name)
-    finals = [node for node in nodes.values() if node.layer.spec.final]
-    if len(finals) != 1:
-        names = ", ".join(node.name for node in finals) or "none"
-        second = finals[1].layer.source if finals else None
-        place = Place(second.path, second.positions.line(("final",))) if second else Place(channel.source.path)
-        message = f"the stack of {target.id} on {channel.name} needs exactly one final layer and has {names}"
-        raise DefinitionError(Problem(message, place, "set final = true in one layer.toml"))
     return Stack(target, channel, tuple(nodes.values()), absent)
+
+
+def _found(project: Project, target_name: str, channel_name: str) -> tuple[Target, Channel]:
+    """Both, or one error that names what is wrong with either."""
+    problems: list[Problem] = []
+    target = channel = None
+    try:
+        target = find_target(project, target_name)
+    except InputError as error:
+        problems += error.problems
+    try:
+        channel = find_channel(project, channel_name)
+    except InputError as error:
+        problems += error.problems
+    if target is None or channel is None:
+        raise InputError(problems)
+    return target, channel
+
+
+def _missing_builders(
+    node: Node, present: Mapping[str, LayerDef], target: Target, channel: Channel
+) -> Iterator[Problem]:
+    place = Place(node.layer.source.path, node.layer.source.positions.line(("builders",)))
+    for other in node.builders:
+        if other not in present:
+            message = f"'{node.name}' needs the builder '{other}', which {target.id} on {channel.name} does not have"
+            yield Problem(message, place, f"omit '{node.name}' as well, or keep '{other}'")
 
 
 def wanted(chosen: Stack, names: tuple[str, ...]) -> tuple[str, ...]:
     """The layers that were asked for: the named ones, else the final one. Raises InputError for an unknown name."""
     known = [node.name for node in chosen.nodes]
+    problems = []
     for name in names:
+        lacking = f"there is no layer '{name}' for {chosen.target.id} on {chosen.channel.name}"
         if name in chosen.absent:
-            raise InputError(
-                f"there is no layer '{name}' for {chosen.target.id} on {chosen.channel.name}: {chosen.absent[name]}",
-                cure=f"the stack has {', '.join(known)}",
-            )
-        if name not in known:
-            raise InputError(
-                f"there is no layer '{name}' for {chosen.target.id} on {chosen.channel.name}", cure=nearest(name, known)
-            )
+            problems.append(Problem(f"{lacking}: {chosen.absent[name]}", cure=f"the stack has {', '.join(known)}"))
+        elif name not in known:
+            problems.append(Problem(lacking, cure=nearest(name, known)))
+    if problems:
+        raise InputError(problems)
     return names or (chosen.final.name,)
 
 

@@ -119,9 +119,13 @@ class _Renewed:
         }
         known |= {package for pip in lock.pip.values() for package in pip.packages}
         known |= {package for wheels in lock.wheels.values() for package in wheels.packages}
-        for name in names:
-            if name not in known and normalize(name) not in known:
-                raise LockError(f"nothing called '{name}' is locked", cure=nearest(name, sorted(known)))
+        problems = [
+            Problem(f"nothing called '{name}' is locked", cure=nearest(name, sorted(known)))
+            for name in names
+            if name not in known and normalize(name) not in known
+        ]
+        if problems:
+            raise LockError(problems)
 
     def __contains__(self, name: str) -> bool:
         return self.everything or name in self.names

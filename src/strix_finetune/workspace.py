@@ -95,9 +95,9 @@ def locked(lock: Lock) -> Locked:
         )
 
     def apt(packages: tuple[str, ...]) -> Mapping[str, str]:
-        for name in packages:
-            if name not in lock.apt.packages:
-                raise lacking(f"Debian package '{name}'")
+        absent = [f"'{name}'" for name in packages if name not in lock.apt.packages]
+        if absent:
+            raise lacking(f"Debian package{'s' * (len(absent) > 1)} {', '.join(absent)}")
         return {name: lock.apt.packages[name].version for name in packages}
 
     def pip(name: str) -> bytes:

@@ -61,12 +61,33 @@ def test_a_mistyped_layer(chain: Images) -> None:
     with pytest.raises(InputError) as caught:
         graph.wanted(stack, ("torch", "trch"))
     assert str(caught.value) == "there is no layer 'trch' for gfx1151 on debian; did you mean 'torch'?"
+    with pytest.raises(InputError) as caught:
+        graph.wanted(stack, ("trch", "torch", "bsae"))
+    assert len(caught.value.problems) == 2
+
+
+def test_every_reason_is_told_at_once(chain: Images) -> None:
+    with pytest.raises(InputError) as both:
+        chain.stack("gfx1511", "debain")
+    assert chain.faults(both.value) == [
+        "unknown target 'gfx1511'; did you mean 'gfx1151'?",
+        "unknown channel 'debain'; did you mean 'debian'?",
+    ]
+    chain.channel("bare", 'omit = ["devel", "torch"]\n')
+    chain.layer("lab", 'parent = ["base"]\nbuilders = ["devel"]\n\nfinal = true\n')
+    with pytest.raises(DefinitionError) as caught:
+        chain.stack(channel="bare")
+    assert [fault.split("; ")[0] for fault in chain.faults(caught.value)] == [
+        "images/app/layer.toml:3: none of the parents of 'app' exists on the channel bare",
+        "images/lab/layer.toml:4: 'lab' needs the builder 'devel', which gfx1151 on bare does not have",
+        "images/rccl/layer.toml:4: 'rccl' needs the builder 'devel', which gfx1151 on bare does not have",
+        "images/lab/layer.toml:6: the stack of gfx1151 on bare needs exactly one final layer and has app, lab",
+    ]
 
 
 def test_stacks_that_cannot_be(chain: Images) -> None:
     chain.channel("no-devel", 'omit = ["devel"]\n')
     chain.channel("no-parent", 'omit = ["base", "rccl", "devel"]\n')
-    chain.layer("lab", 'parent = ["base"]\n\nfinal = true\n')
 
     def sentence(channel: str) -> list[str]:
         with pytest.raises(DefinitionError) as caught:
@@ -85,6 +106,7 @@ def test_stacks_that_cannot_be(chain: Images) -> None:
             "add one that does, or omit the layer"
         )
     ]
+    chain.layer("lab", 'parent = ["base"]\n\nfinal = true\n')
     assert sentence("debian") == [
         (
             "images/lab/layer.toml:5: the stack of gfx1151 on debian needs exactly one final layer and has app, lab; "

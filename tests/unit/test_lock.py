@@ -230,6 +230,9 @@ def test_one_name_is_updated(make: Make, archive: Archive, index: PackageIndex) 
     assert index.asked[-1]["upgrade"] is None
     with pytest.raises(LockError, match="nothing called 'python3-troch' is locked; did you mean 'python3-torch'"):
         make(first, update=["python3-troch"])
+    with pytest.raises(LockError) as caught:
+        make(first, update=["python3-troch", "bash", "bsah"])
+    assert [str(problem).split("'")[1] for problem in caught.value.problems] == ["python3-troch", "bsah"]
 
 
 def test_requirements_that_were_edited_are_resolved_with_the_old_versions_kept(
