@@ -37,12 +37,12 @@ class Device:
         return self.kind != "cpu"
 
 
-def find() -> Device:
-    """Return the device that this process trains on. Imports torch."""
+def find(*, use_gpu: bool = True) -> Device:
+    """Return the device that this process computes on. Imports torch."""
     import torch
 
     rank = int(os.environ.get("LOCAL_RANK", "0"))
-    if torch.cuda.is_available():
+    if use_gpu and torch.cuda.is_available():
         index = rank % torch.cuda.device_count()
         torch.cuda.set_device(index)
         found = torch.cuda.get_device_properties(index)

@@ -15,26 +15,34 @@ from strix_train.recipe import places
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What answers: a base model and, where there is one, the adapter folder on top of it."""
+    """What answers: a base model and, where there is one, the adapter folder on top of it. `run`: the run folder."""
 
     base: ModelName
     adapter: Path | None
+    run: Path | None = None
 
 
 def find_source(word: str) -> Source:
-    """Resolve a run folder, an adapter folder, a model folder or a model's name. Raises InputError."""
+    """Resolve a run folder, a checkpoint, an adapter folder, a model folder or a model's name. Raises InputError."""
     folder = Path(word).absolute()
-    if (folder / "recipe.resolved.yaml").is_file():
-        if not (folder / "adapter" / "adapter_config.json").is_file():
-            cure = "finish it with --resume" if (folder / "checkpoints").is_dir() else "train again"
-            raise InputError(Problem(f"the run in {folder} has no adapter yet", cure=cure))
-        return Source(_base_of_run(folder), folder / "adapter")
+    if _is_run(folder):
+        if (folder / "adapter" / "adapter_config.json").is_file():
+            return Source(_base_of_run(folder), folder / "adapter", folder)
+        if (folder / "model" / "config.json").is_file():
+            return Source(ModelName(word, str(folder / "model"), True), None, folder)
+        cure = "finish it with --resume" if (folder / "checkpoints").is_dir() else "train again"
+        raise InputError(Problem(f"the run in {folder} has no adapter yet, nor a model", cure=cure))
+    run = next((above for above in (folder.parent, folder.parent.parent) if _is_run(above)), None)
     if (folder / "adapter_config.json").is_file():
-        if (folder.parent / "recipe.resolved.yaml").is_file():
-            return Source(_base_of_run(folder.parent), folder)
+        if run:
+            return Source(_base_of_run(run), folder, run)
         base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get("base_model_name_or_path")
         return Source(find_model(str(base), folder, at(folder / "adapter_config.json")), folder)
-    return Source(find_model(word, Path.cwd(), Place("RUN")), None)
+    return Source(find_model(word, Path.cwd(), Place("RUN")), None, run)
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "recipe.resolved.yaml").is_file()
 
 
 def _base_of_run(folder: Path) -> ModelName:
@@ -53,21 +61,27 @@ def _base_of_run(folder: Path) -> ModelName:
         ) from None
 
 
-def load(source: Source) -> tuple[Any, Any]:
-    """Return model and tokenizer on this machine's device, ready to answer."""
+def load(source: Source, *, on_cpu: bool = False) -> tuple[Any, Any]:
+    """Return model and tokenizer, ready to answer: on this machine's device, or in main memory."""
     from strix_train import device as devices
+    from strix_train import ruling
     from strix_train.backends.hf import dtype_of
 
-    device = devices.find()
+    device = devices.find(use_gpu=not on_cpu)
+    facts = ruling.model_facts(source.base)
+    rules = ruling.find(device, facts, 16)
+    ruling.before_import(rules)
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
         raise TrainError(f"transformers does not import here: {error}") from error
+    ruling.after_import(rules, device)
     model = AutoModelForCausalLM.from_pretrained(
         source.base.source,
-        dtype=dtype_of(devices.precision("auto", device)),
+        dtype=dtype_of(devices.precision("auto", device, facts)),
         device_map={"": device.torch},
         local_files_only=source.base.local,
+        **ruling.loading(rules),
     )
     words = source.adapter or Path(source.base.source)
     tokenizer = AutoTokenizer.from_pretrained(str(words), local_files_only=source.base.local)

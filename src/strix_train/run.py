@@ -6,17 +6,24 @@ import os
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strix_train import plan as plans
-from strix_train import summary
+from strix_train import ruling, same, summary, trackers
 from strix_train.console import Console
 from strix_train.errors import InputError, Interrupted, Problem, TrainError
 from strix_train.plan import Plan
 from strix_train.runfolder import RunFolder, create, find_unfinished
+from strix_train.stopping import Stopper
 
-_MAY_DIFFER = ("output", "checkpoints", "questions")
+if TYPE_CHECKING:
+    from strix_train.backends.base import Load
+
+# what the frozen weights are held in
+_BITS = {"qlora": 4, "lora8bit": 8}
 
 
 def dry_run(plan: Plan, run_dir: Path | None) -> int:
@@ -37,28 +44,46 @@ def dry_run(plan: Plan, run_dir: Path | None) -> int:
     return 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a run is about; `began` on the clock that never goes back."""
+
+    plan: Plan
+    console: Console
+    stopper: Stopper
+    resume: bool
+    rank: int
+    world: int
+    began: float
+
+    @property
+    def main(self) -> bool:
+        """Whether this process writes the run folder."""
+        return self.rank == 0
+
+
 def run(word: str, settings: Sequence[str], *, dry: bool, run_dir: Path | None, resume: bool) -> int:
     """Train by a recipe and return the exit code. Raises InputError, TrainError and Interrupted."""
+    began = time.monotonic()
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     plan = plans.make(word, settings)
+    trackers.check(plan.loaded.recipe.logging)
     if dry:
         return dry_run(plan, run_dir)
     if world > 1 and run_dir is None:
         raise InputError(Problem("several processes train together", cure="give them one folder with --run-dir"))
     console = Console(silent=rank > 0)
-    from strix_train.stopping import Stopper
-
     with Stopper(console.line) as stopper:
-        return _run(plan, console, stopper, run_dir, resume, rank, world)
+        return _run(_Work(plan, console, stopper, resume, rank, world, began), run_dir)
 
 
-def _run(plan: Plan, console: Console, stopper: Any, run_dir: Path | None, resume: bool, rank: int, world: int) -> int:
+def _run(work: _Work, run_dir: Path | None) -> int:
+    """Find the device and the folder, then train in it."""
     from strix_train import environment
 
-    began = time.monotonic()
-    recipe = plan.loaded.recipe
+    plan, recipe = work.plan, work.plan.loaded.recipe
     output = Path(recipe.output)
-    if resume:
+    if work.resume:
         folder = find_unfinished(run_dir, output, plan.loaded.name)
         _same(folder, plan)
     environment.prepare(offline=plan.model.local)
@@ -68,14 +93,13 @@ def _run(plan: Plan, console: Console, stopper: Any, run_dir: Path | None, resum
         device = devices.find()
     except ImportError as error:
         raise TrainError(f"torch does not import here: {error}", cure="use an image, or install torch") from error
-    console.line(devices.banner(device))
-    precision = devices.precision(recipe.precision, device)
-    if not resume:
-        absolute = Path(run_dir or output).absolute()
-        folder = create(run_dir, output, plan.loaded.name) if rank == 0 else RunFolder(absolute)
-    summary.show_plan(console, plan)
-    console.fact("run", str(folder.path))
-    folder.reopen()
+    work.console.line(devices.banner(device))
+    model = ruling.model_facts(plan.model)
+    found = ruling.find(device, model, _BITS.get(recipe.adapter.kind, 16))
+    precision = devices.precision(recipe.precision, device, model)
+    if not work.resume:
+        wanted = Path(run_dir or output).absolute()
+        folder = create(run_dir, output, plan.loaded.name) if work.main else RunFolder(wanted)
     from strix_train.backends.base import Load
 
     wish = Load(
@@ -85,23 +109,35 @@ def _run(plan: Plan, console: Console, stopper: Any, run_dir: Path | None, resum
         max_length=recipe.schedule.max_length,
         recompute=device.is_gpu if recipe.recompute == "auto" else recipe.recompute == "on",
         seed=recipe.schedule.seed,
+        rules=found,
     )
-    log = folder.log if rank == 0 else Path(os.devnull)
-    with console.capturing(log):
+    with folder.held() if work.main else nullcontext():
+        return _in(folder, work, wish)
+
+
+def _in(folder: RunFolder, work: _Work, wish: Load) -> int:
+    """Train in a folder that is ours. However it ends, status.json says so."""
+    if work.main:
+        # first of all: from here on the run can be resumed
+        folder.write("recipe.resolved.yaml", _yaml(work.plan.resolved()))
+        folder.reopen()
+    summary.show_plan(work.console, work.plan)
+    work.console.fact("run", str(folder.path))
+    log = folder.log if work.main else Path(os.devnull)
+    with work.console.capturing(log):
         try:
-            code = _train(plan, console, stopper, folder, wish, resume, rank, world, began)
+            return _train(folder, work, wish)
         except (Interrupted, KeyboardInterrupt):
-            _finish(folder, rank, "interrupted", reason="stopped before a step was done")
+            _finish(folder, work, "interrupted", reason="stopped at once, without a checkpoint of its own")
             raise
         except TrainError as error:
             _keep_traceback(log)
-            _finish(folder, rank, "failed", reason=str(error))
+            _finish(folder, work, "failed", reason=str(error))
             raise
         except Exception as error:
             _keep_traceback(log)
-            _finish(folder, rank, "failed", reason=f"{type(error).__name__}: {error}")
+            _finish(folder, work, "failed", reason=f"{type(error).__name__}: {error}")
             raise explained(error, folder.log) from error
-    return code
 
 
 def _keep_traceback(log: Path) -> None:
@@ -109,8 +145,8 @@ def _keep_traceback(log: Path) -> None:
         traceback.print_exc(file=stream)
 
 
-def _finish(folder: RunFolder, rank: int, state: str, **facts: Any) -> None:
-    if rank == 0:
+def _finish(folder: RunFolder, work: _Work, state: str, **facts: Any) -> None:
+    if work.main:
         folder.finish(state, **facts)
 
 
@@ -128,31 +164,30 @@ def explained(error: Exception, log: Path) -> TrainError:
     return TrainError(f"training failed: {kind}: {text}", cure=f"the traceback is in {log}")
 
 
-def _train(
-    plan: Plan,
-    console: Console,
-    stopper: Any,
-    folder: RunFolder,
-    wish: Any,
-    resume: bool,
-    rank: int,
-    world: int,
-    began: float,
-) -> int:
+def _train(folder: RunFolder, work: _Work, wish: Load) -> int:
     from strix_train import backends, methods, versions
 
+    plan, console = work.plan, work.console
+    for reason in wish.rules.reasons:
+        console.fact("rule", reason)
     console.progress("loading the libraries and the model …")
+    ruling.before_import(wish.rules)
     backend, choice = backends.start(plan.backend)
+    ruling.after_import(wish.rules, wish.device)
     _quiet_libraries()
     console.fact("backend", f"{backend.version} ({choice.reason}), {wish.precision}")
-    if rank == 0:
-        folder.write("recipe.resolved.yaml", _yaml(plan.resolved()))
-        folder.write_json("versions.json", versions.collect(wish.device, backend.name, plan.inputs()))
-    job = methods.Job(plan, backend, wish, wish.device, folder, console, stopper, resume, rank, world)
-    outcome = methods.method(plan.loaded.recipe.method)(job)
-    if rank:
+    used = versions.collect(wish.device, backend.name, plan.inputs())
+    if work.resume:
+        _compare(console, folder, used)
+    if work.main:
+        folder.write_json("versions.json", used)
+    job = methods.Job(
+        plan, backend, wish, wish.device, folder, console, work.stopper, work.resume, work.rank, work.world
+    )
+    outcome = methods.method(plan.loaded.recipe.method.kind)(job)
+    if not work.main:
         return 130 if outcome.interrupted else 0
-    report = summary.report(plan, folder, backend, wish, outcome.facts, time.monotonic() - began)
+    report = summary.report(plan, folder, backend, wish, outcome.facts, time.monotonic() - work.began)
     state = "interrupted" if outcome.interrupted else "done"
     folder.write_json("report.json", {"state": state, **report})
     if outcome.interrupted:
@@ -169,21 +204,41 @@ def _same(folder: RunFolder, plan: Plan) -> None:
     from strix_train.recipe import places
 
     if not (folder.path / "recipe.resolved.yaml").is_file():
+        if {path.name for path in folder.path.iterdir()} <= {
+            folder.log.name,
+            ".probe",
+            ".recipe.resolved.yaml.partial",
+        }:
+            return  # killed before its first word was written
         raise InputError(Problem(f"{folder.path} is not a run folder", cure="leave --resume out to begin a run"))
-    old, new = places.read(folder.path / "recipe.resolved.yaml").value, plan.resolved()
-    differing = sorted(key for key in {*old, *new} if key not in _MAY_DIFFER and old.get(key) != new.get(key))
-    before = (folder.read_json("versions.json") or {}).get("inputs") or {}
-    now = plan.inputs()
-    differing += [
-        key.replace("_sha256", " data") for key in ("train_sha256", "eval_sha256") if before.get(key) != now[key]
+    before = folder.read_json("versions.json") or {}
+    differing = [
+        *same.differences(places.read(folder.path / "recipe.resolved.yaml").value or {}, plan.resolved()),
+        *same.other_inputs(before.get("inputs") or {}, plan.inputs()),
     ]
     if differing:
         raise InputError(
             Problem(
-                f"the recipe is not the one that {folder.path} began with: {', '.join(differing)} differ",
+                f"the recipe is not the one that {folder.path} began with: {', '.join(differing)}",
                 cure="resume with the same recipe and data, or leave --resume out",
             )
         )
+
+
+def _compare(console: Console, folder: RunFolder, now: dict[str, Any]) -> None:
+    """Refuse to go on with another backend, and warn of other versions: the end may then differ in its last bits."""
+    before = folder.read_json("versions.json") or {}
+    if before.get("backend") not in (None, now["backend"]):
+        raise InputError(
+            Problem(
+                f"the run in {folder.path} was trained with backend {before['backend']} and would go on with "
+                f"{now['backend']}",
+                cure=f"write backend: {before['backend']}, or leave --resume out",
+            )
+        )
+    changed = same.other_versions(before, now)
+    if changed:
+        console.fact("warning", f"the run began elsewhere, so its last bits may differ: {', '.join(changed)}")
 
 
 def _yaml(value: dict[str, Any]) -> str:

@@ -5,20 +5,18 @@ status.json comes last. A folder without it is of a run that goes on, or that wa
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from strix_train.errors import InputError, Problem
-
-COMPLETE = "complete.json"
-# Without these a checkpoint would train on silently from a wrong state.
-_NEEDED = ("trainer_state.json", "optimizer.pt", "scheduler.pt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +39,16 @@ class RunFolder:
     def adapter(self) -> Path:
         """The trained adapter with its tokenizer."""
         return self.path / "adapter"
+
+    @staticmethod
+    def result_name(model: Any) -> str:
+        """Return the name of the folder that gets a trained model: adapter, or model where every weight learned."""
+        return "adapter" if hasattr(model, "peft_config") else "model"
+
+    @property
+    def result(self) -> Path:
+        """The trained adapter or model, whichever is there."""
+        return self.adapter if self.adapter.is_dir() or not (self.path / "model").is_dir() else self.path / "model"
 
     @property
     def checkpoints(self) -> Path:
@@ -80,6 +88,22 @@ class RunFolder:
     def finish(self, state: str, **facts: Any) -> None:
         """Write status.json: done, failed or interrupted."""
         self.write_json("status.json", {"state": state, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts})
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While this lasts, no other process may train in the folder; a killed process lets go of it."""
+        with self.log.open("a", encoding="utf-8") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(
+                    Problem(
+                        f"another process is training in {self.path}", cure="wait for it, or name another --run-dir"
+                    )
+                ) from None
+            except OSError:
+                pass  # a file system without locks
+            yield
 
     def reopen(self) -> None:
         """Make the folder count as unfinished again."""
@@ -143,39 +167,3 @@ def find_unfinished(wanted: Path | None, output: Path, name: str) -> RunFolder:
             Problem(f"no unfinished run of '{name}' in {output.absolute()}", cure="leave --resume out to begin one")
         )
     return max(found, key=lambda run: run.path.stat().st_mtime)
-
-
-def step_of(checkpoint: Path) -> int:
-    """Return the optimizer step of a checkpoint folder."""
-    number = checkpoint.name.rpartition("-")[2]
-    return int(number) if number.isdigit() else -1
-
-
-def seal(checkpoint: Path) -> None:
-    """Mark a checkpoint as whole: the list of its files and sizes, written last. The data are on disk before."""
-    files = {
-        str(path.relative_to(checkpoint)): path.stat().st_size
-        for path in sorted(checkpoint.rglob("*"))
-        if path.is_file() and path.name != COMPLETE
-    }
-    for name in files:
-        with (checkpoint / name).open("rb") as stream:
-            os.fsync(stream.fileno())
-    aside = checkpoint / f".{COMPLETE}.partial"
-    aside.write_text(json.dumps({"step": step_of(checkpoint), "files": files}), encoding="utf-8")
-    aside.replace(checkpoint / COMPLETE)
-
-
-def is_whole(checkpoint: Path) -> bool:
-    """Whether a checkpoint is sealed, every file has its size, and none that training needs is missing."""
-    try:
-        files = json.loads((checkpoint / COMPLETE).read_text(encoding="utf-8"))["files"]
-        sizes = all((checkpoint / name).stat().st_size == size for name, size in files.items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
-    return sizes and all(name in files for name in _NEEDED)
-
-
-def whole_checkpoints(folder: Path) -> list[Path]:
-    """Return the whole checkpoints, oldest first."""
-    return sorted((path for path in folder.glob("checkpoint-*") if is_whole(path)), key=step_of)

@@ -1,20 +1,35 @@
-"""What happens around the steps of a trainer: metrics, progress, the guard against non-finite numbers, checkpoints."""
+"""What happens around the steps of a trainer: metrics, progress, the guard, samples, and what a signal asks for."""
 
 from __future__ import annotations
 
 import json
 import math
-import shutil
 import time
+from collections import deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from strix_train.batches import Proof
-from strix_train.console import Console, duration
+from strix_train import checkpoints
+from strix_train.console import duration
 from strix_train.device import Device
 from strix_train.errors import TrainError
-from strix_train.runfolder import RunFolder, seal, step_of, whole_checkpoints
-from strix_train.stopping import Stopper
+from strix_train.guard import Guard, Verdict
+
+if TYPE_CHECKING:
+    from strix_train.methods import Job
+    from strix_train.sampling import Sampling
+    from strix_train.trackers import Tracker
+
+# What the trainers log that metrics.jsonl has under a name of ours, or that says nothing about a step.
+_OURS = ("loss", "grad_norm", "learning_rate", "epoch", "num_tokens", "total_flos", "step")
+
+
+class Counter(Protocol):
+    """Counts the tokens that went through the model."""
+
+    def take_tokens(self) -> int:
+        """Return the tokens that all processes together have seen since the last call."""
 
 
 def peak_memory(device: Device) -> int:
@@ -28,104 +43,171 @@ def peak_memory(device: Device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def trim(metrics: Path, step: int) -> None:
-    """Drop the lines of steps after `step`, and a half-written last line: those steps are done again."""
-    if not metrics.is_file():
-        return
-    kept = []
-    for line in metrics.read_text(encoding="utf-8").splitlines():
+def lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a JSON Lines file that a killed process may have left half-written."""
+    found = []
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    for line in text.splitlines():
         try:
-            if int(json.loads(line)["step"]) <= step:
-                kept.append(line + "\n")
-        except (ValueError, KeyError, TypeError):
+            value = json.loads(line)
+        except ValueError:
             continue
-    aside = metrics.with_name(f".{metrics.name}.partial")
+        if isinstance(value, dict) and isinstance(value.get("step"), int):
+            found.append(value)
+    return found
+
+
+def trim(path: Path, step: int) -> None:
+    """Drop the lines of steps after `step`, and a half-written one: those steps are done again."""
+    if not path.is_file():
+        return
+    kept = [json.dumps(row, ensure_ascii=False) + "\n" for row in lines(path) if row["step"] <= step]
+    aside = path.with_name(f".{path.name}.partial")
     aside.write_text("".join(kept), encoding="utf-8")
-    aside.replace(metrics)
+    aside.replace(path)
 
 
 class Watch:
     """A trainer callback (see `callback`). Times are in seconds of wall clock, memory in bytes."""
 
     def __init__(
-        self, folder: RunFolder, console: Console, stopper: Stopper, device: Device, proof: Proof, keep: int, main: bool
+        self, job: Job, counter: Counter, guard: Guard, sampling: Sampling, trackers: Sequence[Tracker] = ()
     ) -> None:
-        self.folder, self.console, self.stopper, self.device, self.proof = folder, console, stopper, device, proof
-        self.keep = keep
-        self.main = main
+        self.job, self.counter, self.guard, self.sampling, self.trackers = job, counter, guard, sampling, trackers
+        self.main = job.rank == 0
+        self.trainer: Any = None
         self.started = time.monotonic()
         self.step_began = self.started
         self.first_step = 0
         self.training_seconds = 0.0
         self.tokens = 0
-        self.losses: list[float] = []
+        self._recent: deque[float] = deque(maxlen=50)
 
     def begin(self, step: int) -> None:
         """Note that steps begin after `step`."""
         self.first_step = step
         self.started = self.step_began = time.monotonic()
 
-    def logged(self, state: Any, logs: dict[str, Any]) -> None:
-        """Take one step's numbers: write them down, show them, and stop on those that are not finite."""
-        if "loss" not in logs:
-            return
+    def logged(self, state: Any, logs: Mapping[str, Any]) -> None:
+        """Take what the trainer logs: one step's numbers, or an evaluation's."""
+        if "loss" in logs:
+            self._step(int(state.global_step), int(state.max_steps), float(state.epoch or 0.0), logs)
+        elif "eval_loss" in logs:
+            self._evaluated(int(state.global_step), logs)
+
+    def _step(self, step: int, total: int, epoch: float, logs: Mapping[str, Any]) -> None:
         now = time.monotonic()
         seconds = now - self.step_began
         self.training_seconds += seconds
-        tokens = self.proof.take_tokens()
+        self._recent.append(seconds)
+        tokens = self.counter.take_tokens()
         self.tokens += tokens
         loss, norm = float(logs["loss"]), float(logs.get("grad_norm") or 0.0)
-        self.losses.append(loss)
-        row = {
-            "step": int(state.global_step),
-            "epoch": round(float(state.epoch or 0.0), 6),
-            "loss": loss if math.isfinite(loss) else str(loss),
+        row: dict[str, Any] = {
+            "step": step,
+            "epoch": round(epoch, 6),
+            "loss": _written(loss),
             "lr": float(logs.get("learning_rate") or 0.0),
-            "grad_norm": norm if math.isfinite(norm) else str(norm),
+            "grad_norm": _written(norm),
             "tokens": tokens,
             "tokens_per_s": round(tokens / seconds, 2) if seconds > 0 else 0.0,
             "seconds": round(seconds, 4),
-            "peak_memory": peak_memory(self.device),
+            "peak_memory": peak_memory(self.job.device),
         }
+        row |= {name: _written(value) for name, value in _numbers(logs) if name not in _OURS}
         if self.main:
-            with self.folder.metrics.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(row) + "\n")
-        self._guard(int(state.global_step), loss, norm)
-        step, total = int(state.global_step), int(state.max_steps)
-        left = (total - step) * (now - self.started) / max(1, step - self.first_step)
-        self.console.progress(
+            self._write("metrics.jsonl", row)
+            for tracker in self.trackers:
+                tracker.numbers(step, {name: value for name, value in row.items() if isinstance(value, (int, float))})
+        verdict = self.guard.look(step, loss, norm, left_out=self._left_out())
+        if verdict:
+            raise self.stop(verdict)
+        self.job.console.progress(
             f"step {step}/{total}  loss {loss:.4f}  {seconds:.2f} s/step  {row['tokens_per_s']:.0f} tokens/s"
-            + (f"  {duration(left)} left" if step < total else ""),
+            + (f"  {duration(self._left(step, total, now))} left" if step < total else ""),
             last=step == total,
         )
+        if self.sampling.due(step):
+            answers = self.sampling.take(step)
+            for tracker in self.trackers:
+                tracker.texts(step, answers)
 
-    def _guard(self, step: int, loss: float, norm: float) -> None:
-        if math.isfinite(loss) and math.isfinite(norm):
-            return
-        what = f"the loss became {loss}" if not math.isfinite(loss) else f"the gradient became {norm}"
-        whole = whole_checkpoints(self.folder.checkpoints)
-        last = f"; the last good checkpoint is {whole[-1]}" if whole else ""
-        raise TrainError(
-            f"{what} at step {step}, so the run was stopped{last}",
+    def _left(self, step: int, total: int, now: float) -> float:
+        """Return the seconds that the rest will take: steps as of late, and the pauses between them as so far."""
+        done = max(1, step - self.first_step)
+        pauses = max(0.0, now - self.started - self.training_seconds) / done
+        usual = sorted(self._recent)[len(self._recent) // 2]
+        return (total - step) * (usual + pauses)
+
+    def _evaluated(self, step: int, logs: Mapping[str, Any]) -> None:
+        row = {"step": step, **{name: _written(value) for name, value in _numbers(logs) if name.startswith("eval_")}}
+        if self.main and not any(old == row for old in lines(self.job.folder.path / "evaluations.jsonl")):
+            self._write("evaluations.jsonl", row)
+            for tracker in self.trackers:
+                tracker.numbers(step, {"eval_loss": float(logs["eval_loss"])})
+
+    def _write(self, name: str, row: Mapping[str, Any]) -> None:
+        with (self.job.folder.path / name).open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(row) + "\n")
+
+    def _left_out(self) -> bool:
+        """Whether the optimizer passed this step over, since gradients did not fit into fp16."""
+        accelerator = getattr(self.trainer, "accelerator", None)
+        return bool(getattr(accelerator, "optimizer_step_was_skipped", False))
+
+    def stop(self, verdict: Verdict) -> TrainError:
+        """Return the error that ends the run, after removing the checkpoints of steps that went wrong."""
+        folder = self.job.folder.checkpoints
+        if self.main:
+            checkpoints.drop_after(folder, verdict.good)
+        good = [path for path in checkpoints.whole(folder) if checkpoints.step_of(path) <= verdict.good]
+        last = f"; the last good checkpoint is {good[-1]}" if good else "; there is no checkpoint from before it"
+        return TrainError(
+            f"{verdict.what}, so the run was stopped{last}",
             cure="try a lower schedule.learning_rate, precision: fp32, or backend: hf",
         )
 
-    def saved(self, step: int) -> None:
-        """Seal the checkpoint that was just written, then drop those beyond `keep`."""
-        if not self.main:
-            return
-        seal(self.folder.checkpoints / f"checkpoint-{step}")
-        for old in whole_checkpoints(self.folder.checkpoints)[: -self.keep]:
-            shutil.rmtree(old, ignore_errors=True)
+    def before_save(self, trainer: Any) -> None:
+        """Refuse to keep weights that no run could go on from."""
+        from strix_train.saving import finite
+
+        name = finite(trainer.model)
+        if name:
+            step = int(trainer.state.global_step)
+            raise self.stop(
+                Verdict(step, f"the weight {name} holds numbers that are not finite at step {step}", step - 1)
+            )
+
+    def saved(self) -> None:
+        """Drop the checkpoints that need not stay. While the loss looks suspicious, the one before stays as well."""
+        if self.main:
+            since = self.guard.suspicious_since
+            keep = self.job.plan.loaded.recipe.checkpoints.keep
+            checkpoints.prune(self.job.folder.checkpoints, keep, spare=-1 if since is None else since - 1)
+
+    def stopping(self) -> bool:
+        """Whether this step is the last one, since a signal came to one of the processes."""
+        requested = self.job.stopper.requested
+        if self.job.world == 1:
+            return requested
+        import torch
+
+        asked = torch.tensor([int(requested)], device=self.job.device.torch if self.job.device.is_gpu else "cpu")
+        torch.distributed.all_reduce(asked, op=torch.distributed.ReduceOp.MAX)
+        self.job.stopper.requested = bool(asked.item())
+        return self.job.stopper.requested
 
 
-def newest(folder: RunFolder) -> Path | None:
-    """Return the newest whole checkpoint, after removing half-written ones."""
-    whole = whole_checkpoints(folder.checkpoints)
-    for path in folder.checkpoints.glob("checkpoint-*"):
-        if path not in whole:
-            shutil.rmtree(path, ignore_errors=True)
-    return max(whole, key=step_of, default=None)
+def _numbers(logs: Mapping[str, Any]) -> list[tuple[str, float]]:
+    return [(name, float(value)) for name, value in logs.items() if isinstance(value, (int, float))]
+
+
+def _written(value: float) -> float | str:
+    """Return a number as JSON can hold it."""
+    return value if math.isfinite(value) else str(value)
 
 
 def callback(watch: Watch) -> Any:
@@ -142,7 +224,7 @@ def callback(watch: Watch) -> Any:
             watch.step_began = time.monotonic()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if watch.stopper.requested and int(state.global_step) < int(state.max_steps):
+            if watch.stopping() and int(state.global_step) < int(state.max_steps):
                 control.should_save = True
                 control.should_training_stop = True
 
@@ -150,6 +232,6 @@ def callback(watch: Watch) -> Any:
             watch.logged(state, logs or {})
 
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            watch.saved(int(state.global_step))
+            watch.saved()
 
     return Calls()

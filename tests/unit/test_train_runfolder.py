@@ -1,78 +1,17 @@
-"""Run folders and checkpoints: what counts as whole, and what a killed run leaves."""
+"""Run folders: their names, which one is resumed, and that what stands in them is whole."""
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from strix_train.errors import InputError
-from strix_train.runfolder import RunFolder, create, find_unfinished, is_whole, seal, whole_checkpoints
-
-
-def checkpoint(folder: Path, step: int, *, sealed: bool = True, without: str = "") -> Path:
-    path = folder / f"checkpoint-{step}"
-    path.mkdir(parents=True)
-    for name in ("trainer_state.json", "optimizer.pt", "scheduler.pt", "adapter_model.safetensors"):
-        if name != without:
-            (path / name).write_text("content of " + name)
-    if sealed:
-        seal(path)
-    return path
-
-
-def test_a_sealed_checkpoint_is_whole(tmp_path: Path) -> None:
-    path = checkpoint(tmp_path, 5)
-    assert is_whole(path)
-    assert json.loads((path / "complete.json").read_text())["step"] == 5
-
-
-@pytest.mark.parametrize("name", ["optimizer.pt", "adapter_model.safetensors"])
-def test_a_file_cut_off_or_gone_makes_it_broken(tmp_path: Path, name: str) -> None:
-    path = checkpoint(tmp_path, 5)
-    os.truncate(path / name, 3)
-    assert not is_whole(path)
-    (path / name).unlink()
-    assert not is_whole(path)
-
-
-def test_without_its_optimizer_it_never_was_whole(tmp_path: Path) -> None:
-    assert not is_whole(checkpoint(tmp_path, 5, without="optimizer.pt"))
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"files": 3}', '{"files": {"none": 1}}', "null"])
-def test_a_broken_seal_is_no_seal(tmp_path: Path, content: str) -> None:
-    path = checkpoint(tmp_path, 5)
-    (path / "complete.json").write_text(content)
-    assert not is_whole(path)
-
-
-def test_the_newest_whole_one_is_taken_and_the_broken_ones_go(tmp_path: Path) -> None:
-    from strix_train.watch import newest
-
-    folder = RunFolder(tmp_path)
-    assert newest(folder) is None
-    checkpoint(folder.checkpoints, 9)
-    tenth = checkpoint(folder.checkpoints, 10)
-    broken = checkpoint(folder.checkpoints, 100, sealed=False)
-    assert [path.name for path in whole_checkpoints(folder.checkpoints)] == ["checkpoint-9", "checkpoint-10"]
-    assert newest(folder) == tenth
-    assert not broken.exists()
-
-
-def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
-    from strix_train.watch import trim
-
-    metrics = tmp_path / "metrics.jsonl"
-    metrics.write_text("".join(json.dumps({"step": step}) + "\n" for step in range(1, 8)) + '{"step": 8, "lo')
-    trim(metrics, 5)
-    assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()] == [1, 2, 3, 4, 5]
-    trim(tmp_path / "none.jsonl", 5)
-    assert not (tmp_path / "none.jsonl").exists()
+from strix_train.runfolder import RunFolder, create, find_unfinished
 
 
 def test_folders_get_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,3 +84,20 @@ def test_a_failed_write_leaves_the_old_content(tmp_path: Path) -> None:
     assert [path.name for path in folder.adapter.iterdir()] == ["w"]
     assert folder.read_json("a.json") == {"x": 1}
     assert folder.read_json("none.json") is None
+
+
+def test_two_processes_never_train_in_one_folder(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    with folder.held(), pytest.raises(InputError, match="another process is training in"), folder.held():
+        pass
+    with folder.held():
+        pass
+
+
+def test_what_was_trained_has_a_name_of_its_own(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.result_name(SimpleNamespace(peft_config={})) == "adapter"
+    assert folder.result_name(SimpleNamespace()) == "model"
+    assert folder.result == tmp_path / "adapter"
+    (tmp_path / "model").mkdir()
+    assert folder.result == tmp_path / "model"

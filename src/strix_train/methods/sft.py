@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from strix_train.answers import stop_tokens
-from strix_train.asking import Asking
 from strix_train.batches import Collator, Proof
-from strix_train.console import gigabytes
-from strix_train.data.rows import Row
+from strix_train.data.rows import Continuation, Conversation, Row
 from strix_train.encode import Encoded, encoder
 from strix_train.errors import InputError, Problem, TrainError, nearest
 from strix_train.methods import Job, Outcome
-from strix_train.runfolder import step_of
+from strix_train.methods.loop import Setup, Wrap, carry_out, one_device
+from strix_train.recipe.adapter import LowRank
 from strix_train.tokenizer import Adapted
-from strix_train.watch import Watch, callback, newest, peak_memory, trim
 
 
 def train(job: Job) -> Outcome:
@@ -26,50 +23,33 @@ def train(job: Job) -> Outcome:
     model, tokenizer = job.backend.load(job.wish)
     text = Adapted(tokenizer, stop_tokens(model, tokenizer))
     rows = _encode(job, text, job.plan.train.rows, "rows")
+    evaluation = _encode(job, text, job.plan.evaluation.rows, "eval rows") if job.plan.evaluation else []
     steps = _steps(job, len(rows))
     facts: dict[str, Any] = {"rows": len(rows), "steps": steps}
     _check_targets(job, model)
-    model = job.backend.adapt(model, recipe.adapter, job.wish)
+    adapter = recipe.adapter
+    assert isinstance(adapter, LowRank)  # refusals
+    model = job.backend.adapt(model, adapter, job.wish)
     trainable, total = _parameters(model)
-    console.fact("adapter", f"{recipe.adapter.kind} r={recipe.adapter.r}: {trainable:,} of {total:,} parameters learn")
+    console.fact("adapter", f"{adapter.kind} r={adapter.r}: {trainable:,} of {total:,} parameters learn")
     facts |= {"trainable_parameters": trainable, "parameters": total}
+    pad = text.tokenizer.pad_token_id
 
-    checkpoint = newest(job.folder) if job.resume else None
-    asking = Asking(job, tokenizer)
-    asking.before(model)
+    def build(wrap: Wrap) -> Any:
+        return wrap(job.backend.trainer_class())(
+            model=model,
+            args=one_device(job, job.backend.arguments(common_arguments(job, steps), job.wish)),
+            train_dataset=_dataset(rows),
+            eval_dataset=_dataset(evaluation) if evaluation else None,
+            processing_class=tokenizer,
+            data_collator=Collator(text.tokenizer.eos_token_id if pad is None else pad),
+        )
+
+    def evaluate(trainer: Any) -> float:
+        return float(trainer.evaluate()["eval_loss"])
 
     proof = Proof(recipe.responses_only, text.tokenizer.decode)
-    watch = Watch(job.folder, console, job.stopper, job.device, proof, recipe.checkpoints.keep, main=job.rank == 0)
-    trainer = _trainer(job, model, tokenizer, text, rows, steps, watch, proof)
-    began = step_of(checkpoint) if checkpoint else 0
-    if job.rank == 0:
-        trim(job.folder.metrics, began)
-    if checkpoint:
-        console.fact("resume", f"from step {began} of {steps}")
-    if checkpoint and began >= steps:
-        done = _restore(model, checkpoint)  # killed behind its last step: the trainer would do one more
-    else:
-        with job.stopper.deferring():
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        done = int(trainer.state.global_step)
-    facts |= {
-        "steps_done": done,
-        "resumed_from": began or None,
-        "first_batch": proof.found,
-        "training_seconds": round(watch.training_seconds, 3),
-        "tokens": watch.tokens,
-        "tokens_per_s": round(watch.tokens / watch.training_seconds, 2) if watch.training_seconds else None,
-    }
-    if job.stopper.requested and done < steps:
-        return Outcome(model, tokenizer, True, facts | {"peak_memory": peak_memory(job.device)})
-    if job.plan.evaluation:
-        facts["eval_loss"] = _evaluate(job, trainer, text)
-    if job.rank == 0:
-        job.folder.write_folder("adapter", lambda aside: _save(model, tokenizer, aside))
-    facts["questions"] = asking.after(model)
-    facts["peak_memory"] = peak_memory(job.device)
-    console.fact("memory", f"{gigabytes(facts['peak_memory'])} at most")
-    return Outcome(model, tokenizer, False, facts)
+    return carry_out(job, Setup(model, tokenizer, steps, proof, build, evaluate if evaluation else None, facts))
 
 
 def _encode(job: Job, text: Adapted, rows: Sequence[Row], what: str) -> list[Encoded]:
@@ -87,7 +67,7 @@ def _encode(job: Job, text: Adapted, rows: Sequence[Row], what: str) -> list[Enc
                 "the model has no chat template", job.plan.loaded.place("data", "template"), "write template: plain"
             )
         )
-    every = [encode(row) for row in rows]
+    every = [encode(row) for row in rows if isinstance(row, (Conversation, Continuation))]
     kept = [row for row in every if row.learned]
     place = job.plan.loaded.place("schedule", "max_length")
     if not kept:
@@ -127,7 +107,8 @@ def _check_targets(job: Job, model: Any) -> None:
     """Refuse names of modules that the model does not have; peft passes over them while others match."""
     import torch
 
-    wanted = job.plan.loaded.recipe.adapter.targets
+    adapter = job.plan.loaded.recipe.adapter
+    wanted = adapter.targets if isinstance(adapter, LowRank) else ""
     if isinstance(wanted, str):
         return
     linear = sorted({name.rpartition(".")[2] for name, it in model.named_modules() if isinstance(it, torch.nn.Linear)})
@@ -136,15 +117,6 @@ def _check_targets(job: Job, model: Any) -> None:
         if not any(module.endswith("." + name) for module in every):
             place = job.plan.loaded.place("adapter", "targets", index)
             raise InputError(Problem(f"the model has no module '{name}'", place, nearest(name, linear)))
-
-
-def _restore(model: Any, checkpoint: Path) -> int:
-    """Put a checkpoint's adapter into the model and return its step."""
-    from peft import set_peft_model_state_dict
-    from safetensors.torch import load_file
-
-    set_peft_model_state_dict(model, load_file(str(checkpoint / "adapter_model.safetensors")))
-    return step_of(checkpoint)
 
 
 def _parameters(model: Any) -> tuple[int, int]:
@@ -158,46 +130,6 @@ def _dataset(rows: Sequence[Encoded]) -> Any:
     from datasets import Dataset
 
     return Dataset.from_dict({"input_ids": [row.ids for row in rows], "labels": [row.labels for row in rows]})
-
-
-def _trainer(
-    job: Job, model: Any, tokenizer: Any, text: Adapted, rows: Sequence[Encoded], steps: int, watch: Watch, proof: Proof
-) -> Any:
-    base: Any = job.backend.trainer_class()
-
-    class Proven(base):  # type: ignore[misc]
-        """The backend's trainer, which shows each batch to the proof before the forward pass."""
-
-        def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            proof.look(inputs)
-            return super().training_step(model, inputs, *args, **kwargs)
-
-        def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-            """Checkpoints need no model card, and writing one may ask the hub."""
-
-    arguments = job.backend.arguments(common_arguments(job, steps), job.wish)
-    if job.world == 1:
-        arguments.device  # noqa: B018 - the property sets the device up, and counts GPUs
-        arguments._n_gpu = min(1, arguments.n_gpu)  # one process drives one GPU; no DataParallel behind our back
-    elif arguments.world_size != job.world:
-        # each process would train a model of its own, and nothing would say so
-        raise TrainError(
-            f"{job.world} processes were started and {arguments.world_size} train together",
-            cure="start them with torchrun, and look at the backends that this PyTorch has",
-        )
-    pad = text.tokenizer.pad_token_id
-    trainer = Proven(
-        model=model,
-        args=arguments,
-        train_dataset=_dataset(rows),
-        processing_class=tokenizer,
-        data_collator=Collator(text.tokenizer.eos_token_id if pad is None else pad),
-        callbacks=[callback(watch)],
-    )
-    from transformers import PrinterCallback
-
-    trainer.remove_callback(PrinterCallback)
-    return trainer
 
 
 def common_arguments(job: Job, steps: int) -> dict[str, Any]:
@@ -233,7 +165,8 @@ def common_arguments(job: Job, steps: int) -> dict[str, Any]:
         "logging_nan_inf_filter": False,
         "disable_tqdm": True,
         "report_to": "none",
-        "eval_strategy": "no",
+        "eval_strategy": "steps" if recipe.evaluation.every and job.plan.evaluation else "no",
+        "eval_steps": recipe.evaluation.every or steps,
         "prediction_loss_only": True,
         "save_strategy": "steps" if every else "no",
         "save_steps": every or steps,
@@ -246,16 +179,3 @@ def common_arguments(job: Job, steps: int) -> dict[str, Any]:
         "ddp_backend": "gloo" if job.world > 1 and not job.device.is_gpu else None,
         "ddp_find_unused_parameters": False if job.world > 1 else None,
     }
-
-
-def _evaluate(job: Job, trainer: Any, text: Adapted) -> float:
-    """Return the mean loss over the evaluation rows."""
-    rows = _encode(job, text, job.plan.evaluation.rows if job.plan.evaluation else (), "eval rows")
-    loss = float(trainer.evaluate(_dataset(rows))["eval_loss"])
-    job.console.fact("eval", f"loss {loss:.4f}")
-    return loss
-
-
-def _save(model: Any, tokenizer: Any, folder: Any) -> None:
-    model.save_pretrained(str(folder), save_embedding_layers=False)
-    tokenizer.save_pretrained(str(folder))

@@ -1,0 +1,195 @@
+"""What every method has in common: from a model that is ready to learn to a result in the run folder.
+
+A method loads and encodes, says in a `Setup` how its trainer is built, and calls `carry_out`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from strix_train import checkpoints, trackers
+from strix_train.asking import Asking
+from strix_train.console import gigabytes
+from strix_train.errors import InputError, Problem, TrainError
+from strix_train.guard import Guard
+from strix_train.methods import Job, Outcome
+from strix_train.sampling import Sampling
+from strix_train.saving import Room, Saver, checkpoint_bytes, tensor_bytes, with_saver
+from strix_train.watch import Watch, callback, lines, peak_memory, trim
+
+Wrap = Callable[[Any], Any]
+# A loss of these falls towards nothing or moves around it, so that a multiple of it tells nothing.
+_NO_SPIKES = ("grpo",)
+
+
+class Proof(Protocol):
+    """Sees each batch before its forward pass, and counts its tokens."""
+
+    found: dict[str, Any]
+
+    def look(self, inputs: Any) -> None:
+        """Check a batch. Raises TrainError where nothing could be learned from it."""
+
+    def take_tokens(self) -> int:
+        """Return the tokens that all processes together have seen since the last call."""
+
+
+@dataclass(slots=True)
+class Setup:
+    """How one method trains. `steps`: optimizer steps. `facts` go into report.json.
+
+    `build` makes the trainer; it must put its trainer class through the function that it is given. `evaluate`
+    returns the loss over the evaluation rows, and is None where there are none. `asks`: whether the model answers
+    questions in words (a reward model does not).
+    """
+
+    model: Any
+    tokenizer: Any
+    steps: int
+    proof: Proof
+    build: Callable[[Wrap], Any]
+    evaluate: Callable[[Any], float] | None
+    facts: dict[str, Any]
+    asks: bool = True
+
+
+def carry_out(job: Job, setup: Setup) -> Outcome:
+    """Train, save the result, and ask the questions before and after. Raises TrainError and InputError."""
+    recipe, console, folder = job.plan.loaded.recipe, job.console, job.folder
+    model, tokenizer, facts = setup.model, setup.tokenizer, setup.facts
+    checkpoint = _checkpoint(job) if job.resume else None
+    began = checkpoints.step_of(checkpoint) if checkpoint else 0
+    _room(job, model)
+    asking = Asking(job, tokenizer)
+    if setup.asks:
+        asking.before(model)
+    if job.rank == 0:
+        for name in ("metrics.jsonl", "evaluations.jsonl", "samples.jsonl"):
+            trim(folder.path / name, began)
+    sampling = Sampling(job, tokenizer, on=setup.asks)
+    following = (
+        trackers.start(recipe.logging, folder, job.plan.loaded.name, job.plan.resolved(), began)
+        if job.rank == 0
+        else ()
+    )
+    watch = Watch(job, setup.proof, _guard(job, began), sampling, following)
+    saver = Saver(folder.checkpoints, main=job.rank == 0, world=job.world)
+    trainer = setup.build(lambda base: with_saver(base, saver, setup.proof.look, watch.before_save))
+    watch.trainer, sampling.model = trainer, model
+    _joined(job, trainer, watch)
+    if checkpoint:
+        console.fact("resume", f"from step {began} of {setup.steps}")
+    try:
+        if checkpoint and began >= setup.steps:
+            # killed behind its last step: the trainer would do one more
+            trainer._load_from_checkpoint(str(checkpoint))
+            done = began
+        else:
+            with job.stopper.deferring():
+                trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            done = int(trainer.state.global_step)
+    finally:
+        for tracker in following:
+            tracker.close()
+    facts |= {
+        "steps_done": done,
+        "resumed_from": began or None,
+        "first_batch": setup.proof.found,
+        **_sums(folder.metrics),
+    }
+    if job.stopper.requested and done < setup.steps:
+        return Outcome(model, tokenizer, True, facts | {"peak_memory": peak_memory(job.device)})
+    if setup.evaluate:
+        facts["eval_loss"] = setup.evaluate(trainer)
+        console.fact("eval", f"loss {facts['eval_loss']:.4f}")
+    if job.rank == 0:
+        folder.write_folder(folder.result_name(model), lambda aside: _save(model, tokenizer, aside))
+    facts["questions"] = asking.after(model) if setup.asks else None
+    facts["peak_memory"] = peak_memory(job.device)
+    console.fact("memory", f"{gigabytes(facts['peak_memory'])} at most")
+    return Outcome(model, tokenizer, False, facts)
+
+
+def _checkpoint(job: Job) -> Path | None:
+    """Return the checkpoint to go on from. Raises InputError where it is of another number of processes."""
+    found = checkpoints.newest(job.folder.checkpoints, lambda text: job.console.fact("warning", text))
+    world = checkpoints.manifest(found).get("world", job.world) if found else job.world
+    if world != job.world:
+        raise InputError(
+            Problem(
+                f"the run in {job.folder.path} was trained by {world} processes and there are {job.world} now",
+                cure="start as many, since each has rows and random numbers of its own",
+            )
+        )
+    return found
+
+
+def _guard(job: Job, began: int) -> Guard:
+    recipe = job.plan.loaded.recipe
+    wish = recipe.guard
+    guard = Guard(0.0 if recipe.method.kind in _NO_SPIKES else wish.spike, wish.patience, wish.window)
+    rows = (row for row in lines(job.folder.metrics) if "loss" in row and row["step"] <= began)
+    guard.remember((row["step"], float(row["loss"])) for row in rows)
+    return guard
+
+
+def _room(job: Job, model: Any) -> None:
+    """Check, before the first step, that the disk takes what the run will write. Raises TrainError."""
+    if job.rank:
+        return
+    keeps = job.plan.loaded.recipe.checkpoints
+    there = len(checkpoints.whole(job.folder.checkpoints))
+    # one more than is kept: the oldest goes when the newest is whole
+    more = max(1, keeps.keep + 1 - there) if keeps.every else 1
+    learns = [weight for weight in model.parameters() if weight.requires_grad]
+    result = tensor_bytes(learns if hasattr(model, "peft_config") else model.parameters())
+    needed = more * checkpoint_bytes(model, None) + result
+    free = Room(job.folder.path).free(job.folder.path)
+    if free < needed:
+        raise TrainError(
+            f"the disk of {job.folder.path} has {gigabytes(free)} left, and this run writes about {gigabytes(needed)}: "
+            f"{more} checkpoints and the result",
+            cure="make room, or lower checkpoints.keep",
+        )
+
+
+def _joined(job: Job, trainer: Any, watch: Watch) -> None:
+    """Let the watch follow the trainer, and check that all processes train one model together."""
+    from transformers import PrinterCallback
+
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(callback(watch))
+    if job.world > 1 and trainer.args.world_size != job.world:
+        # each process would train a model of its own, and nothing would say so
+        raise TrainError(
+            f"{job.world} processes were started and {trainer.args.world_size} train together",
+            cure="start them with torchrun, and look at the backends that this PyTorch has",
+        )
+
+
+def one_device(job: Job, arguments: Any) -> Any:
+    """Return the trainer's arguments so that one process drives one GPU: no DataParallel behind our back."""
+    if job.world == 1:
+        arguments.device  # noqa: B018 - the property sets the device up, and counts GPUs
+        arguments._n_gpu = min(1, arguments.n_gpu)
+    return arguments
+
+
+def _sums(metrics: Path) -> dict[str, Any]:
+    """Return what all steps of the run took, those before it was resumed included."""
+    rows = [row for row in lines(metrics) if "loss" in row]
+    seconds, tokens = sum(row["seconds"] for row in rows), sum(row["tokens"] for row in rows)
+    return {
+        "training_seconds": round(seconds, 3),
+        "tokens": tokens,
+        "tokens_per_s": round(tokens / seconds, 2) if seconds else None,
+    }
+
+
+def _save(model: Any, tokenizer: Any, folder: Path) -> None:
+    more = {"save_embedding_layers": False} if hasattr(model, "peft_config") else {}
+    model.save_pretrained(str(folder), **more)
+    tokenizer.save_pretrained(str(folder))

@@ -1,0 +1,142 @@
+"""Room for a checkpoint, and a trainer that writes one aside, seals it and only then gives it its name."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strix_train import checkpoints
+from strix_train.console import gigabytes
+from strix_train.errors import TrainError
+
+# File systems slow down and logs must go somewhere: never fill the last of a disk.
+_SPARE = 64 * 2**20
+
+
+def tensor_bytes(tensors: Any) -> int:
+    """Return the bytes that tensors take in a file."""
+    return sum(int(tensor.numel()) * int(tensor.element_size()) for tensor in tensors)
+
+
+def checkpoint_bytes(model: Any, optimizer: Any) -> int:
+    """Return about how many bytes a checkpoint takes: what learns (or, with no adapter, all) and optimizer states.
+
+    Before the first step an optimizer holds no states: two numbers of the weight's own kind are counted then.
+    """
+    learns = [weight for weight in model.parameters() if weight.requires_grad]
+    weights = tensor_bytes(learns if hasattr(model, "peft_config") else model.parameters())
+    states = 0
+    if optimizer is not None:
+        for state in optimizer.state.values():
+            states += tensor_bytes(value for value in state.values() if hasattr(value, "numel"))
+    return weights + (states or 2 * tensor_bytes(learns))
+
+
+@dataclass(slots=True)
+class Room:
+    """The disk under a folder. `free`: a function that returns free bytes, so that a full disk can be tried."""
+
+    folder: Path
+    free: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
+
+    def make(self, needed: int) -> None:
+        """Check that `needed` bytes fit; drop all but the newest checkpoint where that helps. Raises TrainError."""
+        if self._fits(needed):
+            return
+        checkpoints.prune(self.folder, keep=1)
+        if not self._fits(needed):
+            raise TrainError(
+                f"a checkpoint needs about {gigabytes(needed)} and the disk of {self.folder} has "
+                f"{gigabytes(self.free(self._existing()))} left",
+                cure="make room and add --resume",
+            )
+
+    def _fits(self, needed: int) -> bool:
+        return self.free(self._existing()) >= needed + _SPARE
+
+    def _existing(self) -> Path:
+        folder = self.folder
+        while not folder.exists():
+            folder = folder.parent
+        return folder
+
+
+class Saver:
+    """Carries a checkpoint through; one for each process. `main`: the process that writes what is shared."""
+
+    def __init__(self, folder: Path, *, main: bool, world: int, room: Room | None = None) -> None:
+        self.folder, self.main, self.world = folder, main, world
+        self.room = room or Room(folder)
+        self.writing = False
+
+    def save(self, trainer: Any, write: Callable[[], None]) -> None:
+        """Let `write` write the checkpoint aside, then publish it. A failure leaves nothing half-written."""
+        step = int(trainer.state.global_step)
+        if self.main:
+            self.room.make(checkpoint_bytes(trainer.model, trainer.optimizer))
+            checkpoints.clear(self.folder)
+        self._together()
+        self.writing = True
+        try:
+            write()
+            self._together()
+            if self.main:
+                checkpoints.publish(self.folder, step, world=self.world, epoch=trainer.state.epoch)
+            self._together()
+        except BaseException as error:
+            if self.main:
+                checkpoints.clear(self.folder)
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise TrainError(
+                    f"the disk of {self.folder} is full, so the checkpoint of step {step} was not kept",
+                    cure="make room and add --resume",
+                ) from error
+            raise
+        finally:
+            self.writing = False
+
+    def _together(self) -> None:
+        if self.world > 1:
+            import torch
+
+            torch.distributed.barrier()
+
+
+def finite(model: Any) -> str:
+    """Return the name of a learning weight that holds a number which is not finite, else nothing."""
+    import torch
+
+    for name, weight in model.named_parameters():
+        if weight.requires_grad and not bool(torch.isfinite(weight.detach()).all()):
+            return str(name)
+    return ""
+
+
+def with_saver(base: Any, saver: Saver, look: Callable[[Any], None], before_save: Callable[[Any], None]) -> Any:
+    """Return a trainer class whose checkpoints go through `saver`.
+
+    `look` sees each batch before its forward pass. `before_save` may refuse a checkpoint by raising.
+    """
+
+    class Saved(base):  # type: ignore[misc]
+        """The backend's trainer with our way of saving."""
+
+        def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            look(inputs)
+            return super().training_step(model, inputs, *args, **kwargs)
+
+        def _get_output_dir(self, trial: Any) -> str:
+            return str(checkpoints.aside(saver.folder)) if saver.writing else str(super()._get_output_dir(trial))
+
+        def _save_checkpoint(self, model: Any, trial: Any) -> None:
+            before_save(self)
+            saver.save(self, lambda: super(Saved, self)._save_checkpoint(model, trial))
+
+        def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+            """Checkpoints need no model card, and writing one may ask the hub."""
+
+    return Saved
