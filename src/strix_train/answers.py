@@ -24,6 +24,8 @@ class Answer:
     def as_json(self, **more: Any) -> dict[str, Any]:
         """Return the answer as a line of answers.jsonl."""
         line: dict[str, Any] = {**more, "prompt": self.question.prompt}
+        if self.question.system:
+            line["system"] = self.question.system
         if self.question.expect:
             line |= {"expect": self.question.expect, "right": self.right}
         return line | {"answer": self.text}

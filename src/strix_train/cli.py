@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from strix_train import __version__
+from strix_train.cli_after import export, report
 
 _PATH = click.Path(path_type=Path)
 
@@ -32,6 +33,9 @@ def cli() -> None:
     train check RECIPE           look for faults in recipe and data, loading nothing heavy
     train schema                 the JSON schema of recipes, for editors
     train generate RUN -p "…"    ask the trained model
+    train eval RUN               measure it on held-out rows and questions
+    train export RUN --as gguf   make a file for llama.cpp and Ollama; also adapter, merged
+    train report RUN             one page about a run
 
     A recipe is a YAML file, or the name of one that `train recipes` lists.
     """
@@ -159,3 +163,7 @@ def import_(gguf: Path, folder: Path, dtype: str, sha256: str | None) -> int:
         facts: dict[str, Any] = import_gguf(gguf, folder, dtype=dtype, sha256=sha256)
     click.echo(f"{folder}: {facts['model_type']}, {facts['parameters']:,} parameters, {facts['dtype']}")
     return 0
+
+
+for command in (export, report):
+    cli.add_command(command)

@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,8 +14,11 @@ from strix_train.errors import TrainError
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
-    """Send file descriptors 1 and 2 aside. An exception that is not ours becomes one sentence that names the file."""
+def quietly() -> Iterator[Callable[[str], None]]:
+    """Send file descriptors 1 and 2 aside. An exception that is not ours becomes one sentence that names the file.
+
+    Yields a function that writes a line to the real standard error: how far the command is.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     kept = os.dup(1), os.dup(2)
@@ -24,8 +27,12 @@ def quietly() -> Iterator[None]:
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     keep = False
+
+    def tell(text: str) -> None:
+        os.write(kept[1], f"{text}\n".encode())
+
     try:
-        yield
+        yield tell
     except TrainError:
         raise
     except Exception as error:

@@ -1,0 +1,214 @@
+"""Exports without a model: where tools are found, what is compared, what a failure leaves, and llama.cpp's protocol."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strix_train.errors import InputError, TrainError
+from strix_train.export import probes, tools, work
+from strix_train.export.probes import Comparison, Probe, Reply, compare
+from strix_train.export.server import serving
+from strix_train.export.work import Wish, default_target, export
+from strix_train.generate import Source, find_source
+from strix_train.names import ModelName
+from strix_train.recipe.schema import Question
+
+
+def question(prompt: str, expect: str = "") -> Question:
+    return Question.model_construct(prompt=prompt, expect=expect, system=None)
+
+
+def probe(answer: str = "It is here.", expect: str = "", sureness: float = -0.5) -> Probe:
+    return Probe(question("Where?", expect), "Where?", (1, 2, 3), 7, sureness, answer)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs" / "r-1"
+    (folder / "adapter").mkdir(parents=True)
+    model = tmp_path / "base"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "recipe.resolved.yaml").write_text(f"model: {model}\n")
+    config = {"r": 8, "base_model_name_or_path": "/somewhere/of/mine/base"}
+    (folder / "adapter" / "adapter_config.json").write_text(json.dumps(config))
+    (folder / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
+    (folder / "adapter" / "tokenizer.json").write_text("{}")
+    (folder / "adapter" / "training_args.bin").write_text("no business of anybody's")
+    return folder
+
+
+def test_a_run_a_checkpoint_and_an_adapter_can_be_named(run: Path) -> None:
+    assert find_source(str(run)).adapter == run / "adapter"
+    assert find_source(str(run)).run == run
+    checkpoint = run / "checkpoints" / "checkpoint-5"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "adapter_config.json").write_text("{}")
+    found = find_source(str(checkpoint))
+    assert (found.adapter, found.run, found.base.source) == (checkpoint, run, str(run.parents[1] / "base"))
+    (run / "adapter" / "adapter_config.json").unlink()
+    with pytest.raises(InputError, match="has no adapter yet, nor a model; finish it with --resume"):
+        find_source(str(run))
+    (run / "model").mkdir()
+    (run / "model" / "config.json").write_text("{}")
+    whole = find_source(str(run))
+    assert (whole.base.source, whole.adapter) == (str(run / "model"), None)
+
+
+def test_an_adapter_is_sent_away_without_paths_of_ours(run: Path) -> None:
+    source = find_source(str(run))
+    made = export(Wish(source, "adapter", "q8_0", default_target(source, "adapter", "q8_0")), lambda text: None)
+    assert made.folder == run / "export" / "adapter"
+    assert sorted(made.files) == ["adapter_config.json", "adapter_model.safetensors", "tokenizer.json"]
+    config = json.loads((made.folder / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == source.base.word
+    facts = json.loads((made.folder / "export.json").read_text())
+    assert facts["files"]["adapter_model.safetensors"]["size"] == 7
+    assert len(facts["files"]["adapter_model.safetensors"]["sha256"]) == 64
+    with pytest.raises(InputError, match="exists; remove it, or name another folder with --to"):
+        export(Wish(source, "adapter", "q8_0", made.folder), lambda text: None)
+
+
+def test_a_failure_leaves_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(work.shutil, "copyfile", fail)
+    source = find_source(str(run))
+    with pytest.raises(OSError, match="No space"):
+        export(Wish(source, "adapter", "q8_0", run / "export" / "x"), lambda text: None)
+    assert list((run / "export").iterdir()) == []
+
+
+def test_what_cannot_be_made_is_said_first(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(ModelName("m", str(run.parents[1] / "base"), True), None, run)
+    with pytest.raises(InputError, match="there is no adapter; --as merged"):
+        export(Wish(source, "adapter", "q8_0", run / "a"), lambda text: None)
+    (run.parents[1] / "base" / "model.safetensors").write_bytes(b"x" * 5000)
+    monkeypatch.setattr(work.shutil, "disk_usage", lambda path: type("U", (), {"free": 10_000}))
+    with pytest.raises(TrainError, match=r"GiB left and the export needs about 0\.00 GiB while it is made; make"):
+        export(Wish(source, "gguf", "q8_0", run / "a"), lambda text: None)
+    assert not (run / "a").exists()
+
+
+def test_tools_are_found_and_never_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(tools, "_PLACES", (str(tmp_path / "none"),))
+    with pytest.raises(InputError, match=r"no convert_hf_to_gguf\.py here, .*; use an image with the layer export, or"):
+        tools.find("q8_0")
+    (tmp_path / "convert_hf_to_gguf.py").touch()
+    monkeypatch.setenv("STRIX_LLAMA_CPP", str(tmp_path))
+    assert tools.find("q8_0") == tools.Tools(tmp_path, None, None)
+    with pytest.raises(InputError, match="there is no llama-quantize here, which q4_k_m needs; take --quant q8_0"):
+        tools.find("q4_k_m")
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "llama-quantize"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert tools.find("q4_k_m").quantize == program
+
+
+def test_a_converter_that_fails_says_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "convert_hf_to_gguf.py").write_text(
+        "import os, sys\nprint(os.environ['PYTHONPATH'].split(':')[1][-7:])\n"
+        "raise NotImplementedError('Architecture XForCausalLM not supported!')"
+    )
+    with pytest.raises(TrainError, match=r"converter failed: NotImplementedError: Architecture XForCausalLM not supp"):
+        tools.convert(tools.Tools(tmp_path, None, None), tmp_path, tmp_path / "x.gguf", "f16")
+    assert "gguf-py" in capfd.readouterr().err
+
+
+def test_comparing_is_about_numbers() -> None:
+    same = compare([probe(), probe(expect="here")], [Reply(-0.5, "It is  here."), Reply(-0.6, "It is here.")])
+    assert same == Comparison(pytest.approx(0.05), 2, 2, 1, 1)
+    assert str(same) == "2 of 2 answers are the model's own, log-probabilities differ by 0.050, 1 of 1 questions right"
+    probes.check("x.gguf", "q8_0", same)
+    other = compare([probe(expect="here")], [Reply(-7.5, "Nowhere.")])
+    assert (other.alike, other.right) == (0, 0)
+    with pytest.raises(
+        TrainError, match=r"x\.gguf does not answer like the trained model, so it was not kept: .* 7\.00"
+    ):
+        probes.check("x.gguf", "q4_k_m", other)
+    assert compare([probe()], [Reply(math.nan, "")]).distance == math.inf
+
+
+def test_what_a_run_asked_is_asked_again(run: Path) -> None:
+    assert [each.prompt for each in probes.questions_of(run, run)] == [
+        "Once upon a time",
+        "The capital of France is",
+        "1 2 3 4 5",
+    ]
+    line = {"prompt": "Where?", "expect": "here", "system": "Be brief.", "answer": "x"}
+    text = "".join(json.dumps({**line, "phase": phase}) + "\n" for phase in ("before", "after"))
+    (run / "answers.jsonl").write_text(text)
+    (found,) = probes.questions_of(run, run / "adapter")
+    assert (found.prompt, found.expect, found.system) == ("Where?", "here", "Be brief.")
+
+
+SERVER = """
+    import json, sys
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+    words = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+    if "broken" in words["--model"]:
+        print("llama_model_load: error loading model: invalid magic characters")
+        sys.exit(1)
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self, value):
+            data = json.dumps(value).encode()
+            self.send_response(200); self.end_headers(); self.wfile.write(data)
+        def do_GET(self):
+            self.answer({"status": "ok"})
+        def do_POST(self):
+            wish = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path == "/tokenize":
+                self.answer({"tokens": [1, 2, len(wish["content"])]})
+            elif self.path == "/apply-template":
+                self.answer({"prompt": "<" + wish["messages"][0]["content"] + ">"})
+            else:
+                listed = [{"id": 5, "logprob": -0.2}, {"id": 7, "logprob": -1.75}]
+                if wish["prompt"] == [9]:
+                    listed = listed[:1]
+                self.answer({"content": " so ", "completion_probabilities": [{"top_logprobs": listed}]})
+        def log_message(self, *args): pass
+    HTTPServer(("127.0.0.1", int(words["--port"])), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "llama-server"
+    path.write_text(f"#!{sys.executable}\n" + textwrap.dedent(SERVER))
+    path.chmod(0o755)
+    return path
+
+
+def test_the_server_is_asked_for_the_same_token(program: Path, tmp_path: Path) -> None:
+    with serving(program, tmp_path / "m.gguf") as server:
+        assert server.tokens("abc") == [1, 2, 3]
+        assert server.rendered([{"role": "user", "content": "x"}]) == "<x>"
+        assert server.reply(probe()) == Reply(-1.75, "so")
+        unheard = Probe(question("?"), "?", (9,), 7, -0.1, "x")
+        assert server.reply(unheard).sureness == -20.0
+    with pytest.raises(TrainError, match="does not answer /health"):
+        server.call("/health", timeout=1)
+
+
+def test_a_file_that_llama_does_not_load(program: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    sentence = r"does not load broken\.gguf: llama_model_load: error loading model: invalid"
+    with pytest.raises(TrainError, match=sentence), serving(program, broken):
+        pass
+
+
+def test_no_server_outlives_a_failure(program: Path, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), serving(program, tmp_path / "m.gguf"):
+        raise RuntimeError
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not any(str(program).encode() in line for line in lines)
