@@ -11,7 +11,7 @@ import pytest
 from strix_finetune import names
 from strix_finetune.engine.base import Image
 from strix_finetune.model import Keyed, Stack
-from strix_finetune.plan import Build, NotNeeded, Plan, Reuse, make_plan, tags_of
+from strix_finetune.plan import Build, NotNeeded, Plan, Reuse, differences, make_plan, tags_of
 from tests.conftest import Images, lock
 
 Layers = dict[str, Keyed]
@@ -252,3 +252,16 @@ def test_another_target_is_another_image(built: tuple[Images, list[Image]]) -> N
     stack = chain.stack("cpu")
     made = make_plan(stack, chain.render("cpu").values(), ("app",), store)
     assert set(said(made).values()) == {"build, no image of it yet"}
+
+
+def test_a_wheel_is_told_by_its_version_and_by_its_hash() -> None:
+    before = {"wheel torch": "2.13.0+rocm10 (aaaaaaaaaaaa)", "wheel rocm": "10.0.0 (bbbbbbbbbbbb)", "Dockerfile": "1"}
+    after = before | {"wheel torch": "2.14.0+rocm10 (cccccccccccc)", "Dockerfile": "2"}
+    assert list(differences(before, after)) == [
+        "torch 2.13.0+rocm10 (aaaaaaaaaaaa) → 2.14.0+rocm10 (cccccccccccc)",
+    ]
+    after = {**before, "wheel rocm": "10.0.0 (dddddddddddd)", "wheel triton": "3.8.0 (eeeeeeeeeeee)"}
+    assert list(differences(before, after)) == [
+        "rocm 10.0.0 (bbbbbbbbbbbb) → 10.0.0 (dddddddddddd)",
+        "triton none → 3.8.0 (eeeeeeeeeeee)",
+    ]

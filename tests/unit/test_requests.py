@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import sys
@@ -16,7 +17,7 @@ from strix_finetune import graph, smoke
 from strix_finetune.codeobject import CodeObjectError
 from strix_finetune.engine.base import EngineInfo
 from strix_finetune.events import Event, StepOutput
-from strix_finetune.lockmodel import AptLock, AptPackage, Lock, Release
+from strix_finetune.lockmodel import AptLock, AptPackage, Lock, PipLock, Release, WheelLock, WheelSetLock
 from strix_finetune.netconf import NetSettings
 from strix_finetune.plan import make_plan
 from strix_finetune.requests import Requests
@@ -127,3 +128,66 @@ def test_what_the_bootstrap_says_is_the_layers_output(chain: Images, monkeypatch
     said: list[Event] = []
     replace(requests(chain), engine=engine).build(plan.step("base"), said.append)  # type: ignore[arg-type]
     assert said == [StepOutput("base", "I: installing essential packages...")]
+
+
+AMD = """\
+[indexes.amd]
+url = "https://stable.example/whl"
+[layers.torch.wheels.rocm]
+index = "amd"
+requirements = ["torch==2.13.0+rocm10"]
+"""
+CONTENT = b"a wheel"
+
+
+@pytest.fixture
+def amd(chain: Images) -> Requests:
+    """The channel debian with a set of wheels, one file of which is in the cache."""
+    chain.channel("debian", AMD)
+    template = "FROM {{ parent }}\nRUN --mount=type=bind,source={{ wheels('rocm') }},target=/media install\n"
+    chain.layer("torch", 'parent = ["rccl", "base"]\n', template)
+    url = "https://stable.example/whl/torch/torch-2.13.0%2Brocm10-cp314-cp314-linux_x86_64.whl"
+    wheel = WheelLock("torch", "2.13.0+rocm10", url, hashlib.sha256(CONTENT).hexdigest())
+    held = WheelSetLock("3.14", "amd", "2026-11-30T04:00:00Z", "", (wheel,))
+    path = chain.folders.cache / "archives" / wheel.sha256
+    path.parent.mkdir(parents=True)
+    path.write_bytes(CONTENT)
+    return replace(requests(chain), lock=replace(LOCK, wheels={"rocm": held}))
+
+
+def test_a_set_of_wheels_lies_in_the_context_by_its_files_own_names(amd: Requests) -> None:
+    layers = {layer.name: layer for layer in amd.workspace.render(with_every_package(amd.lock))}
+    fetched = {file.path: file.source for file in amd._fetched(layers["torch"], print)}
+    (path, held), *others = fetched.items()
+    assert (path, others) == ("inputs/wheels/rocm/torch-2.13.0+rocm10-cp314-cp314-linux_x86_64.whl", [])
+    assert isinstance(held, Path)
+    assert held.read_bytes() == CONTENT
+    (text,) = [file for file in layers["torch"].layer.files if file.path == "inputs/wheels/rocm/requirements.txt"]
+    assert text.source == f"torch==2.13.0+rocm10 --hash=sha256:{hashlib.sha256(CONTENT).hexdigest()}\n".encode()
+    # uv is lent to it as to a layer with a requirement set, and to no other
+    lent = {
+        name: {file.path for file in amd._network_files(layers[name])} & {".strix-net/bin/uv"}
+        for name in ("torch", "rccl")
+    }
+    assert lent == {"torch": {".strix-net/bin/uv"}, "rccl": set()}
+
+
+def with_every_package(lock: Lock) -> Lock:
+    """A lock that renders the whole chain."""
+    pip = PipLock("3.14", f"peft==1.0 --hash=sha256:{'b' * 64}\n", "")
+    return replace(lock, pip={"app": pip})
+
+
+def test_smoke_tests_can_read_what_wheels_were_locked(amd: Requests) -> None:
+    facts = amd._facts()
+    assert facts["locked/wheels-rocm.txt"] == (
+        f"torch==2.13.0+rocm10 --hash=sha256:{hashlib.sha256(CONTENT).hexdigest()}\n".encode()
+    )
+    assert json.loads(facts["locked/wheels.json"]) == {
+        "rocm": {
+            "index": "https://stable.example/whl",
+            "time": "2026-11-30T04:00:00Z",
+            "python": "3.14",
+            "files": ["torch-2.13.0+rocm10-cp314-cp314-linux_x86_64.whl"],
+        }
+    }
