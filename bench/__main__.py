@@ -1,5 +1,5 @@
-"""python -m bench NAME...; without names: noop, edit and size. cold takes ten minutes and needs root, rccl five and
-rccl-full twenty."""
+"""python -m bench NAME...; without names: noop, edit and size. cold takes ten minutes and needs root, rccl five,
+rccl-full twenty and bare fifteen."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 
-from bench import cold, edit, noop, rccl, size
+from bench import bare, cold, edit, noop, rccl, size
 
 BENCHES = {
     "noop": noop.main,
@@ -16,6 +16,7 @@ BENCHES = {
     "cold": cold.main,
     "rccl": rccl.main,
     "rccl-full": rccl.full,
+    "bare": bare.main,
 }
 
 
