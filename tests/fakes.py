@@ -31,7 +31,7 @@ from strix_finetune.smoke import HOME
 class FakeEngine:
     """Keeps images and names in memory. `on_build` and `on_tag` run first and may raise or wait.
 
-    `scripts`: smoke test (by its path below HOME) → what it prints and how it ends. `calls`: what was asked, in order.
+    `layers`: image → its history, newest first. `calls`: what was asked, in order.
     """
 
     on_build: Callable[[str, FakeEngine], None] = lambda layer, engine: None
@@ -39,6 +39,7 @@ class FakeEngine:
     on_run: Callable[[RunRequest, Callable[[bytes], None]], RunResult] | None = None
     store: dict[str, Mapping[str, str]] = field(default_factory=dict)
     refs: dict[str, str] = field(default_factory=dict)
+    layers: dict[str, list[Layer]] = field(default_factory=dict)
     calls: list[tuple[str, ...]] = field(default_factory=list)
     runs: list[RunRequest] = field(default_factory=list)
     closed: threading.Event = field(default_factory=threading.Event)
@@ -71,7 +72,7 @@ class FakeEngine:
             return self._image(image) if image in self.store else None
 
     def history(self, ref: str) -> list[Layer]:
-        return []
+        return self.layers.get(self.refs.get(ref, ref), [Layer("RUN make", 1000)])
 
     def build(self, request: BuildRequest, on_event: Callable[[BuildEvent], None]) -> str:
         layer = request.labels[names.LAYER]
@@ -122,7 +123,7 @@ class FakeEngine:
         raise NotImplementedError
 
     def export(self, ref: str) -> Iterator[bytes]:
-        raise NotImplementedError
+        raise EngineError(f"could not export {ref}")
 
     def close(self) -> None:
         self.closed.set()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strix_finetune import graph, names, netconf
+from strix_finetune import budget, graph, names, netconf
 from strix_finetune import lock as locks
 from strix_finetune.engine.base import Engine
 from strix_finetune.errors import InputError, LockError
@@ -138,7 +138,12 @@ def run_build(
     announce(planned.plan, emit)
     requests = Requests(workspace, planned.lock, planned.settings, engine, planned.vendored)
     folder = log_folder(workspace)
-    work = Work(requests.build, requests.smoke, lambda step: str(folder / f"{step.name}.log"))
+    work = Work(
+        requests.build,
+        requests.smoke,
+        lambda step: str(folder / f"{step.name}.log"),
+        lambda step, image: budget.check(engine, workspace.stack, step.layer, image),
+    )
     outcomes = execute(planned.plan, engine, work, emit, jobs=options.jobs)
     for step in planned.plan.builds:
         outcome = outcomes.get(step.name)

@@ -92,6 +92,10 @@ class SmokeFailed(WorkError):
         self.log_tail: tuple[str, ...] = tuple(log_tail)
 
 
+class TooLarge(WorkError):
+    """A freshly built layer adds more than its budget; no tag was moved."""
+
+
 class FetchFailed(WorkError):
     """A download was cut off, refused, or is not what the lock says."""
 

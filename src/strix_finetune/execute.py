@@ -69,11 +69,13 @@ class Work:
     """What the executor needs to know about one layer beyond its plan: how to ask for the build and how to test it.
 
     `request` may fetch and bootstrap (it is called when the layer's turn comes); `log_path` is shown to the user.
+    `weigh` raises TooLarge for an image that is larger than its layer may be.
     """
 
     request: Callable[[Step, Emit], BuildRequest]
     smoke: Callable[[Step, str, Emit], tuple[SmokeResult, ...]]
     log_path: Callable[[Step], str]
+    weigh: Callable[[Step, str], None] = lambda step, image: None
 
 
 def execute(plan: Plan, engine: Engine, work: Work, emit: Emit, *, jobs: int = 2) -> Mapping[str, Outcome]:
@@ -201,6 +203,7 @@ def _one(step: Step, engine: Engine, work: Work, emit: Emit, check: Callable[[],
                 image = engine.build(request, _forward(step.name, emit))
             except BuildFailed as error:
                 raise _located(error, step) from error
+            work.weigh(step, image)
             smoke = work.smoke(step, image, emit)
         check()
         move_tags(engine, image, step.tags)

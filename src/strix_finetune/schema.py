@@ -118,7 +118,8 @@ class LayerFile(Strict):
     `parent`: candidates, nearest first; the first one that exists for the target and channel is taken; none at all
     makes a root layer, which needs the channel's bootstrap. `builders`: layers used only as a source of files.
     `serves`: the kind of target that has this layer. `needs_part`: a part in targets.toml that the target must have.
-    `final`: the layer that gets the short image name.
+    `final`: the layer that gets the short image name. `budget_mb`: the most that it may add to its parent, unpacked,
+    in millions of bytes; a build that makes more of it fails.
     """
 
     name: Name
@@ -152,13 +153,14 @@ class Apt(Strict):
 
 
 class LayerTuning(Strict):
-    """What a channel changes in one layer."""
+    """What a channel changes in one layer. `budget_mb` takes the place of the layer's."""
 
     vars: dict[str, Value] = {}
     archives: dict[Name, Archive] = {}
     packages: dict[Name, list[PackageName]] = {}
     pip: dict[Name, PipSet] = {}
     wheels: dict[Name, WheelSet] = {}
+    budget_mb: int | None = Field(default=None, gt=0)
 
 
 class ChannelFile(Strict):
@@ -202,12 +204,13 @@ class ListEdit(Strict):
 
 
 class LayerOverride(Strict):
-    """What a user changes in one layer: variables replaced, lists edited, patches added at the end of the series."""
+    """What a user changes in one layer: variables and budget replaced, lists edited, patches added to the series."""
 
     vars: dict[str, Value] = {}
     packages: dict[Name, ListEdit] = {}
     requirements: dict[Name, ListEdit] = {}
     patches: list[RelativePath] = []
+    budget_mb: int | None = Field(default=None, gt=0)
 
 
 class OverrideFile(Strict):

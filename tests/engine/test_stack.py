@@ -36,7 +36,7 @@ suite = "sid"
 date = "2026-01-01T00:00:00Z"
 sha256 = "{"0" * 64}"
 """
-SHELL = 'SHELL ["/bin/sh", "-c"]\n'
+APPLETS = ("cat", "date", "head", "mkdir", "rm", "sleep", "timeout")
 
 
 @dataclass
@@ -116,7 +116,7 @@ def place(tmp_path: Path, connection: Engine) -> Place:
         (folder / f"debian-{TARGET}.toml").write_text(LOCK)
     busybox = Path("/bin/busybox")
     assert busybox.exists(), "the package busybox-static is needed"
-    applets = " ".join(f"&& /bin/busybox ln -s busybox /bin/{name}" for name in ("cat", "date", "sleep", "timeout"))
+    applets = " ".join(f"&& /bin/busybox ln -s busybox /bin/{name}" for name in APPLETS)
     links = f'RUN ["/bin/busybox", "sh", "-c", "/bin/busybox ln -s busybox /bin/sh {applets}"]\n'
     made.layer(
         "root", f"FROM scratch\nCOPY files/ /\nENV PATH=/bin\n{links}", smoke={"shell.sh": "echo it has a shell"}
@@ -194,6 +194,37 @@ def test_a_failing_smoke_test_moves_no_tag(place: Place, connection: Engine, scr
     assert {
         tag for tag in place.tags(connection) - before if "/top:" in tag or tag.endswith(f"finetune:{TARGET}")
     } == set()
+
+
+def test_a_layer_over_its_budget_fails_and_moves_no_tag(place: Place, connection: Engine) -> None:
+    assert place.strix("build").returncode == 0
+    before = place.tags(connection)
+    place.layer(
+        "right",
+        "FROM {{ parent }}\nRUN mkdir -p /opt/data; head -c 3500000 /dev/zero > /opt/data/zeros\n"
+        "RUN echo right > /right; rm /opt/data/zeros\n",
+        'parent = ["root"]\nrole = "builder"\nbudget_mb = 3',
+    )
+    done = place.strix("build")
+    assert done.returncode == 1
+    assert f"error: {place.images}/right/layer.toml:5: 'right' adds 3.5 MB and may add 3.0 MB" in done.stderr
+    # what a later step removes is in the image all the same
+    assert "most of it in /opt/data (3.5 MB)" in done.stderr
+    assert "top: not tried, 'right' failed" in done.stderr
+    assert place.tags(connection) == before
+    toml = place.images / "right/layer.toml"
+    toml.write_text(toml.read_text().replace("budget_mb = 3", "budget_mb = 4"))
+    assert place.strix("build").returncode == 0
+    where = ["--engine", place.kind, "--images", str(place.images)]
+    command = [sys.executable, "-m", "strix_finetune", "images", "--budget", *where]
+    table = subprocess.run(command, env=place.environment(), capture_output=True, text=True)
+    assert table.returncode == 0, table.stderr
+    row = next(line for line in table.stdout.splitlines() if f"/right:{TARGET}" in line)
+    assert row.endswith("3.5 MB  4.0 MB")
+    toml.write_text(toml.read_text().replace("budget_mb = 4", "budget_mb = 2"))
+    table = subprocess.run(command, env=place.environment(), capture_output=True, text=True)
+    assert table.returncode == 1
+    assert f"error: right of {TARGET} on debian adds 3.5 MB and may add 2.0 MB" in table.stderr
 
 
 def test_a_syntax_error_and_an_empty_version_have_their_line(place: Place) -> None:

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from strix_finetune import execute as execution
 from strix_finetune import names, smoke
 from strix_finetune.engine.base import BuildRequest
-from strix_finetune.errors import BuildFailed, EngineError, Place, Problem, WorkError
+from strix_finetune.errors import BuildFailed, EngineError, Place, Problem, TooLarge, WorkError
 from strix_finetune.events import Emit, Event, Finished, LayerDone, LayerStarted, Notice, SmokeResult, StepOutput
 from strix_finetune.execute import Blocked, Built, Failed, Outcome, Reused, Work, execute
 from strix_finetune.plan import Plan, Step, make_plan
@@ -309,6 +310,27 @@ def test_names_move_only_after_the_smoke_tests(site: Site) -> None:
     outcome = site.run()["top"]
     assert isinstance(outcome, Built)
     assert outcome.smoke == (SmokeResult("top", "t", "static", "passed", ""),)
+
+
+def test_a_layer_that_is_too_large_gets_no_name_and_is_not_tested(site: Site) -> None:
+    tested: list[str] = []
+
+    def smoke(step: Step, image: str, emit: Emit) -> tuple[SmokeResult, ...]:
+        tested.append(step.name)
+        return ()
+
+    def weigh(step: Step, image: str) -> None:
+        if step.name == "left":
+            raise TooLarge("'left' adds 9 MB and may add 5 MB")
+
+    site.on_smoke = smoke
+    outcomes = execute(site.plan(), site.engine, replace(site.work(), weigh=weigh), site.emit)
+    assert isinstance(outcomes["left"], Failed)
+    assert outcomes["top"] == Blocked("left")
+    assert site.done("left").message == "'left' adds 9 MB and may add 5 MB"
+    assert sorted(tested) == ["base", "right"]
+    assert not any("/left:" in ref for ref in site.engine.refs)
+    assert len(site.engine.store) == 2, "the image is gone, too"
 
 
 # names

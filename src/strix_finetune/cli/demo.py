@@ -74,7 +74,7 @@ def _report(run: Path, options: Options, times: list[tuple[str, float]]) -> int:
     click.echo(f"loss curve: {run / 'loss.png'}")
     click.echo(f"adapter:    {run / 'adapter'}\n")
     sys.stdout.flush()
-    click.get_current_context().invoke(images, engine=options.engine, compressed=False, as_json=False)
+    click.get_current_context().invoke(images, engine=options.engine)
     click.echo(
         "\ntime: " + ", ".join(f"{what} {seconds:.0f} s" for what, seconds in times) + f" (on {os.cpu_count()} cores)"
     )
