@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strix_finetune import budget, graph, names, netconf
+from strix_finetune import budget, graph, names, netconf, tested
 from strix_finetune import lock as locks
 from strix_finetune.engine.base import Engine
 from strix_finetune.errors import InputError, LockError
 from strix_finetune.events import Emit, Event, LayerPlanned, Notice, SmokeResult
-from strix_finetune.execute import Built, Outcome, Work, execute
+from strix_finetune.execute import Built, Outcome, Reused, Work, execute
 from strix_finetune.lockmodel import Lock
 from strix_finetune.logs import LayerLogs
 from strix_finetune.model import Keyed
-from strix_finetune.plan import Build, NotNeeded, Plan, Step, make_plan
+from strix_finetune.plan import Build, NotNeeded, Plan, Reuse, Step, make_plan
 from strix_finetune.requests import Requests, log_folder
 from strix_finetune.ui import View
 from strix_finetune.workspace import Workspace
@@ -145,10 +143,10 @@ def run_build(
         lambda step, image: budget.check(engine, workspace.stack, step.layer, image),
     )
     outcomes = execute(planned.plan, engine, work, emit, jobs=options.jobs)
-    for step in planned.plan.builds:
+    for step in planned.plan.steps:
         outcome = outcomes.get(step.name)
-        if isinstance(outcome, Built):
-            record_smoke(workspace, step, outcome.smoke)
+        if isinstance(outcome, Built) or (isinstance(outcome, Reused) and outcome.smoke):
+            record_smoke(workspace, step, outcome.image, outcome.smoke)
     return outcomes
 
 
@@ -158,29 +156,21 @@ def announce(plan: Plan, emit: Emit) -> None:
             kind = "not-needed"
         else:
             kind = "build" if isinstance(step.action, Build) else "reuse"
-        emit(LayerPlanned(step.name, kind, step.action.reason, step.layer.key, step.tags))  # type: ignore[arg-type]
+        retest = isinstance(step.action, Reuse) and step.action.retest
+        emit(LayerPlanned(step.name, kind, step.action.reason, step.layer.key, step.tags, retest))  # type: ignore[arg-type]
 
 
-def record_smoke(workspace: Workspace, step: Step, results: tuple[SmokeResult, ...]) -> None:
-    """Keep what the tests of this key said; what needs a GPU is recorded apart from what does not."""
-    folder = workspace.folders.state / "smoke" / workspace.stack.target.id
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{step.name}-{step.layer.key[: names.KEY_DIGITS]}.json"
-    record: dict[str, object] = {"layer": step.name, "key": step.layer.key}
-    for kind in ("static", "device"):
-        record[kind] = [
-            {"test": result.test, "state": result.state, "detail": result.detail}
-            for result in results
-            if result.kind == kind
-        ]
-    temporary = path.with_suffix(f".{os.getpid()}")
-    temporary.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
-    temporary.replace(path)
+def record_smoke(workspace: Workspace, step: Step, image: str, results: tuple[SmokeResult, ...]) -> None:
+    """Keep what the tests of an image said."""
+    tested.record(workspace.folders.state, workspace.stack, step.layer, image, results)
 
 
 def _plan(workspace: Workspace, layers: tuple[Keyed, ...], engine: Engine, options: BuildOptions) -> Plan:
-    wanted = graph.wanted(workspace.stack, options.layers)
-    return make_plan(workspace.stack, layers, wanted, engine.images(names.KEY), rebuild=options.rebuild)
+    stack = workspace.stack
+    wanted, images = graph.wanted(stack, options.layers), engine.images(names.KEY)
+    tests = {node.name: tested.digests(stack, node.name) for node in stack.nodes}
+    passed = tested.known(workspace.folders.state, stack, layers, images)
+    return make_plan(stack, layers, wanted, images, rebuild=options.rebuild, tests=tests, passed=passed)
 
 
 def _asks_the_archive(layer: Keyed) -> bool:

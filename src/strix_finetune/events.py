@@ -21,18 +21,24 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class LayerPlanned:
+    """`retest`: the layer is up to date, but its smoke tests are not those that it passed, and are run again."""
+
     layer: str
     action: Literal["build", "reuse", "not-needed"]
     reason: str
     key: str
     tags: tuple[str, ...]
+    retest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LayerStarted:
+    """`action`: whether the layer is built, or an existing image of it tested again."""
+
     layer: str
     reason: str
     log: str
+    action: Literal["build", "test"] = "build"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +72,10 @@ class SmokeResult:
 
 @dataclass(frozen=True, slots=True)
 class LayerDone:
-    """How a layer ended. `size` is the unpacked size of its image in bytes."""
+    """How a layer ended. `tested`: it existed and passed. `size` is the unpacked size of its image in bytes."""
 
     layer: str
-    outcome: Literal["built", "failed", "blocked"]
+    outcome: Literal["built", "tested", "failed", "blocked"]
     seconds: float
     image: str = ""
     size: int = 0

@@ -45,7 +45,10 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Reused:
+    """`smoke`: what its tests said, where they were run again."""
+
     image: str
+    smoke: tuple[SmokeResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +85,11 @@ def execute(plan: Plan, engine: Engine, work: Work, emit: Emit, *, jobs: int = 2
     """Carry out the plan and return each needed layer's outcome. KeyboardInterrupt stops what runs and is raised."""
     began = time.monotonic()
     outcomes: dict[str, Outcome] = {}
-    waiting = {step.name: step for step in plan.builds}
+    waiting = {step.name: step for step in plan.steps if _has_work(step)}
     crew = _Crew(engine, work, emit)
     try:
         for step in plan.steps:
-            if isinstance(step.action, Reuse):
+            if isinstance(step.action, Reuse) and not step.action.retest:
                 outcomes[step.name] = _reuse(step, step.action, engine, emit)
         while waiting or crew.busy:
             for step in [step for step in waiting.values() if not _pending(step, plan, {*waiting, *crew.busy})]:
@@ -147,7 +150,8 @@ class _Crew:
     def _run(self, step: Step) -> None:
         result: Outcome | BaseException
         try:
-            result = _one(step, self._engine, self._work, self._forward, self._check)
+            carry_out = _one if isinstance(step.action, Build) else _retest
+            result = carry_out(step, self._engine, self._work, self._forward, self._check)
         except BaseException as error:  # noqa: BLE001 (next() raises it again)
             result = error
         self._results.put((step.name, result))
@@ -175,12 +179,19 @@ def _reuse(step: Step, action: Reuse, engine: Engine, emit: Emit) -> Outcome:
     return Reused(action.image)
 
 
+def _has_work(step: Step) -> bool:
+    return isinstance(step.action, Build) or (isinstance(step.action, Reuse) and step.action.retest)
+
+
 def _pending(step: Step, plan: Plan, unfinished: Set[str]) -> bool:
-    return any(name in unfinished for name in plan.stack.node(step.name).needs)
+    """Whether a layer must wait. What exists is tested whatever its parents do; nothing is built on what fails."""
+    return isinstance(step.action, Build) and any(name in unfinished for name in plan.stack.node(step.name).needs)
 
 
 def _failed_need(step: Step, outcomes: Mapping[str, Outcome]) -> str:
     """The layer at the root of it, when one that this step needs did not come to be."""
+    if not isinstance(step.action, Build):
+        return ""
     for name in step.layer.layer.node.needs:
         outcome = outcomes.get(name)
         if isinstance(outcome, Failed):
@@ -217,6 +228,26 @@ def _one(step: Step, engine: Engine, work: Work, emit: Emit, check: Callable[[],
     seconds = time.monotonic() - began
     emit(LayerDone(step.name, "built", seconds, image=image, size=_size(image, engine)))
     return Built(image, seconds, smoke)
+
+
+def _retest(step: Step, engine: Engine, work: Work, emit: Emit, check: Callable[[], None]) -> Outcome:
+    """Test an image that exists. Its names stay when it fails, and the next build tests it again."""
+    assert isinstance(step.action, Reuse)
+    began = time.monotonic()
+    image = step.action.image
+    emit(LayerStarted(step.name, step.action.reason, work.log_path(step), "test"))
+    try:
+        with _disk_faults(step.name):
+            smoke = work.smoke(step, image, emit)
+        check()
+        move_tags(engine, image, step.action.names_lost)
+    except StrixError as error:
+        seconds = time.monotonic() - began
+        tail = error.log_tail if isinstance(error, SmokeFailed) else ()
+        emit(LayerDone(step.name, "failed", seconds, message=str(error), log_tail=tail))
+        return Failed(error, seconds)
+    emit(LayerDone(step.name, "tested", time.monotonic() - began, image=image, size=_size(image, engine)))
+    return Reused(image, smoke)
 
 
 @contextmanager

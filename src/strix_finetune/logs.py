@@ -10,7 +10,10 @@ from strix_finetune.events import Event, LayerDone, LayerStarted, SmokeResult, S
 
 
 class LayerLogs:
-    """Writes `<folder>/<layer>.log`, the one before it is kept as `.log.1`. One thread at a time may call it."""
+    """Writes `<folder>/<layer>.log`, the one before it is kept as `.log.1`; tests of what exists are added to its log.
+
+    One thread at a time may call it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -21,12 +24,12 @@ class LayerLogs:
 
     def write(self, event: Event) -> None:
         match event:
-            case LayerStarted(layer=layer, reason=reason):
+            case LayerStarted(layer=layer, reason=reason, action=action):
                 self._folder.mkdir(parents=True, exist_ok=True)
                 path = self.path(layer)
-                if path.exists():
+                if action == "build" and path.exists():
                     path.replace(path.with_suffix(".log.1"))
-                fresh = path.open("w", encoding="utf-8", errors="backslashreplace", buffering=1)
+                fresh = path.open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
                 fresh.write(f"# {layer}, {time.strftime('%Y-%m-%d %H:%M:%S')}: {reason}\n")
                 self._open[layer] = fresh
             case StepProgress(layer=layer, step=step, seconds=None) if layer in self._open:

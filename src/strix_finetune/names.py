@@ -10,6 +10,7 @@ TARGET = f"{LABEL}.target"
 CHANNEL = f"{LABEL}.channel"
 PARTS = f"{LABEL}.parts"
 NOTICE = f"{LABEL}.notice"
+TESTS = f"{LABEL}.tests"
 KEY_DIGITS = 12
 
 

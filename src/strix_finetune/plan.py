@@ -13,11 +13,15 @@ from strix_finetune.model import Keyed, Stack
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """The store holds the layer under its key: nothing to do. `names_lost`: moving names that must be set again."""
+    """The store holds the layer under its key: nothing is built. `names_lost`: moving names that must be set again.
+
+    `retest`: its smoke tests are others than those it passed, so they are run again.
+    """
 
     image: str
     names_lost: tuple[str, ...] = ()
     reason: str = "up to date"
+    retest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,26 +75,40 @@ def tags_of(layer: Keyed, stack: Stack) -> tuple[str, ...]:
 
 
 def make_plan(
-    stack: Stack, layers: Iterable[Keyed], wanted: Iterable[str], images: Iterable[Image], *, rebuild: bool = False
+    stack: Stack,
+    layers: Iterable[Keyed],
+    wanted: Iterable[str],
+    images: Iterable[Image],
+    *,
+    rebuild: bool = False,
+    tests: Mapping[str, Mapping[str, str]] | None = None,
+    passed: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Plan:
     """Plan the wanted layers and what they are made of.
 
     A layer that exists under its key needs none of its parents; `rebuild` builds the wanted layers regardless.
+    `tests`: layer → its smoke tests by name, and what each is; `passed`: image id → those that it passed. What exists
+    and is part of what was asked for is tested again where they differ.
     """
     keyed = {layer.name: layer for layer in layers}
     asked = set(wanted)
     by_tag = {tag: image for image in images for tag in image.tags}
     actions: dict[str, Action] = {}
-    needed = set(asked)
+    needed, related = set(asked), set(asked)
     # children first: whether a parent is needed depends on them
     for node in reversed(stack.nodes):
+        if node.name in related:
+            related.update(node.needs)
         layer = keyed[node.name]
         tags = tags_of(layer, stack)
         image = by_tag.get(tags[0])
         good = image if image and image.labels.get(names.KEY) == layer.key else None
         if good and not (rebuild and node.name in asked):
             lost = tuple(tag for tag in tags[1:] if tag not in by_tag or by_tag[tag].id != good.id)
-            actions[node.name] = Reuse(good.id, lost if node.name in needed else ())
+            stale = _untested((tests or {}).get(node.name, {}), (passed or {}).get(good.id))
+            stale = stale if node.name in related else ""
+            reason = f"up to date, {stale}" if stale else "up to date"
+            actions[node.name] = Reuse(good.id, lost if node.name in needed else (), reason, bool(stale))
         elif node.name in needed:
             previous = by_tag.get(names.moving_ref(node.name, stack.target.id))
             actions[node.name] = Build("rebuild, asked for", afresh=True) if good else Build(why(layer, previous))
@@ -101,6 +119,15 @@ def make_plan(
         stack,
         tuple(Step(keyed[node.name], actions[node.name], tags_of(keyed[node.name], stack)) for node in stack.nodes),
     )
+
+
+def _untested(tests: Mapping[str, str], passed: Mapping[str, str] | None) -> str:
+    """Why a layer's tests must be run again, in a few words; empty when it passed them as they are."""
+    if passed is None:
+        return "the smoke tests that it passed are not known" if tests else ""
+    stale = [f"{name} {'changed' if name in passed else 'added'}" for name in tests if tests[name] != passed.get(name)]
+    more = f" and {len(stale) - 3} more" if len(stale) > 3 else ""
+    return f"smoke test{'s' * (len(stale) > 1)} {', '.join(stale[:3])}{more}" if stale else ""
 
 
 def why(layer: Keyed, previous: Image | None) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strix_finetune import context, debian, hostgpu, names, netconf, smoke
+from strix_finetune import context, debian, hostgpu, names, netconf, smoke, tested
 from strix_finetune.ceilings import provided_version
 from strix_finetune.engine.base import BuildRequest, Engine
 from strix_finetune.events import Emit, SmokeResult, StepOutput
@@ -73,6 +73,7 @@ class Requests:
             names.TARGET: stack.target.id,
             names.CHANNEL: stack.channel.name,
             names.PARTS: json.dumps(dict(layer.parts), sort_keys=True, separators=(",", ":")),
+            names.TESTS: tested.label(tested.digests(stack, layer.name)),
         }
         if stack.channel.spec.notice:
             labels[names.NOTICE] = stack.channel.spec.notice

@@ -227,6 +227,37 @@ def test_a_layer_over_its_budget_fails_and_moves_no_tag(place: Place, connection
     assert f"error: right of {TARGET} on debian adds 3.5 MB and may add 2.0 MB" in table.stderr
 
 
+def test_a_changed_smoke_test_is_run_again_and_nothing_is_rebuilt(place: Place, connection: Engine) -> None:
+    assert place.strix("build").returncode == 0
+    before = place.tags(connection)
+    test = place.images / "root/smoke/shell.sh"
+    test.write_text("#!/bin/sh\necho another sentence; exit 4\n")
+    planned = {event["layer"]: event for event in place.events("plan")}
+    assert planned["root"]["reason"] == "up to date, smoke test root/shell.sh changed"
+    assert [name for name, event in planned.items() if event["retest"]] == ["root"]
+    for _ in range(2):  # until it passes
+        done = place.strix("build")
+        assert done.returncode == 1
+        assert "smoke test root/shell.sh of 'root' failed: exit code 4: another sentence" in done.stderr
+    assert place.tags(connection) == before
+    test.write_text("#!/bin/sh\necho a third sentence\n")
+    events = place.events("build")
+    assert [event["detail"] for event in events if event["event"] == "smoke-result"] == ["a third sentence"]
+    assert [event["outcome"] for event in events if event["event"] == "layer-done"] == ["tested"]
+    assert events[-1]["reused"] == 4
+    assert place.tags(connection) == before
+    assert not [event for event in place.events("build") if event["event"] == "layer-started"]
+    # what `smoke` ran counts, too
+    test.write_text("#!/bin/sh\necho a fourth sentence\n")
+    assert place.strix("smoke", "root").returncode == 0
+    assert not any(event["retest"] for event in place.events("plan"))
+    # nothing is pushed that has not passed its tests of today
+    (place.images / "top/smoke/both.sh").write_text("#!/bin/sh\necho changed\n")
+    refused = place.strix("push", "localhost:1/nowhere/demo")
+    assert refused.returncode == 1
+    assert "the final image is up to date, smoke test top/both.sh changed; run 'strix-finetune build'" in refused.stderr
+
+
 def test_a_syntax_error_and_an_empty_version_have_their_line(place: Place) -> None:
     (place.images / "left/Dockerfile.j2").write_text("FROM {{ parent }}\nRUN pip install torch=={{ vars.version }}\n")
     done = place.strix("plan")

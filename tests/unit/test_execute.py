@@ -16,7 +16,7 @@ import pytest
 from strix_finetune import execute as execution
 from strix_finetune import names, smoke
 from strix_finetune.engine.base import BuildRequest
-from strix_finetune.errors import BuildFailed, EngineError, Place, Problem, TooLarge, WorkError
+from strix_finetune.errors import BuildFailed, EngineError, Place, Problem, SmokeFailed, TooLarge, WorkError
 from strix_finetune.events import Emit, Event, Finished, LayerDone, LayerStarted, Notice, SmokeResult, StepOutput
 from strix_finetune.execute import Blocked, Built, Failed, Outcome, Reused, Work, execute
 from strix_finetune.plan import Plan, Step, make_plan
@@ -331,6 +331,89 @@ def test_a_layer_that_is_too_large_gets_no_name_and_is_not_tested(site: Site) ->
     assert sorted(tested) == ["base", "right"]
     assert not any("/left:" in ref for ref in site.engine.refs)
     assert len(site.engine.store) == 2, "the image is gone, too"
+
+
+# tests of what exists
+
+
+def retest(site: Site, *layers: str) -> Mapping[str, Outcome]:
+    """Everything is there; the tests of `layers` have changed."""
+    site.engine.calls.clear()
+    site.events.clear()
+    store = site.engine.images(names.KEY)
+    tests = {name: {"t.sh": "new"} for name in layers}
+    passed = {image.id: {"t.sh": "old"} for image in store}
+    stack, keyed = site.images.stack(), site.images.render().values()
+    plan = make_plan(stack, keyed, ("top",), store, tests=tests, passed=passed)
+    return execute(plan, site.engine, site.work(), site.emit, jobs=4)
+
+
+def test_what_exists_is_tested_again_and_not_built(site: Site) -> None:
+    result = (SmokeResult("left", "t.sh", "static", "passed", ""),)
+    seen = {}
+
+    def smoke(step: Step, image: str, emit: Emit) -> tuple[SmokeResult, ...]:
+        seen[step.name] = image
+        return result
+
+    site.run()
+    site.on_smoke = smoke
+    made = retest(site, "left", "base")
+    assert set(seen) == {"left", "base"}
+    assert site.built == []
+    left = made["left"]
+    assert isinstance(left, Reused)
+    assert (left.image, left.smoke) == (seen["left"], result)
+    assert made["top"] == Reused(site.engine.refs["localhost/strix-finetune:gfx1151"])
+    started = [event for event in site.events if isinstance(event, LayerStarted)]
+    assert {(event.layer, event.action, event.reason) for event in started} == {
+        (name, "test", "up to date, smoke test t.sh changed") for name in ("left", "base")
+    }
+    assert site.done("left").outcome == "tested"
+    assert (site.finished.built, site.finished.reused) == (0, 4)
+
+
+def test_a_layer_that_fails_its_changed_tests_keeps_its_names(site: Site) -> None:
+    site.run()
+    before = dict(site.engine.refs)
+
+    def smoke(step: Step, image: str, emit: Emit) -> tuple[SmokeResult, ...]:
+        raise SmokeFailed("smoke test t.sh of 'base' failed", log_tail=("why",))
+
+    site.on_smoke = smoke
+    made = retest(site, "base")
+    assert isinstance(made["base"], Failed)
+    assert made["left"] == Reused(before["localhost/strix-finetune/left:gfx1151"])
+    assert (site.done("base").outcome, site.done("base").log_tail) == ("failed", ("why",))
+    assert site.engine.refs == before
+    assert (site.finished.failed, site.finished.reused) == (1, 3)
+
+
+def test_nothing_is_built_on_a_layer_that_fails_its_changed_tests(site: Site) -> None:
+    def smoke(step: Step, image: str, emit: Emit) -> tuple[SmokeResult, ...]:
+        if step.name == "left":
+            raise SmokeFailed("bad")
+        return ()
+
+    site.run()
+    site.on_smoke = smoke
+    site.images.write("images/top/Dockerfile.j2", "FROM {{ parent }}\nRUN new\n")
+    made = retest(site, "left")
+    assert isinstance(made["left"], Failed)
+    assert made["top"] == Blocked("left")
+    assert site.built == []
+
+
+def test_what_exists_is_tested_at_the_same_time_whatever_its_parents_do(site: Site) -> None:
+    barrier = threading.Barrier(2, timeout=TIMEOUT)
+
+    def smoke(step: Step, image: str, emit: Emit) -> tuple[SmokeResult, ...]:
+        barrier.wait()
+        return ()
+
+    site.run()
+    site.on_smoke = smoke
+    assert all(isinstance(outcome, Reused) for outcome in retest(site, "base", "left").values())
 
 
 # names

@@ -265,3 +265,56 @@ def test_a_wheel_is_told_by_its_version_and_by_its_hash() -> None:
         "rocm 10.0.0 (bbbbbbbbbbbb) → 10.0.0 (dddddddddddd)",
         "triton none → 3.8.0 (eeeeeeeeeeee)",
     ]
+
+
+# smoke tests
+
+TESTS = {"base": {"base/a.sh": "1"}, "devel": {}, "rccl": {}, "torch": {"base/a.sh": "1", "torch/t.py": "2"}, "app": {}}
+
+
+def retests(built: tuple[Images, list[Image]], passed: Mapping[str, Mapping[str, str]], *wanted: str) -> dict[str, str]:
+    """Layer → why it is tested again."""
+    chain, store = built
+    layers = chain.render()
+    made = make_plan(chain.stack(), layers.values(), wanted or ("app",), store, tests=TESTS, passed=passed)
+    assert not made.builds
+    return {s.name: s.action.reason for s in made.steps if isinstance(s.action, Reuse) and s.action.retest}
+
+
+def ids(built: tuple[Images, list[Image]]) -> dict[str, str]:
+    chain, store = built
+    by_tag = {tag: image.id for image in store for tag in image.tags}
+    return {name: by_tag[f"localhost/strix-finetune/{name}:gfx1151"] for name in chain.render()}
+
+
+def test_tests_that_were_passed_are_not_run_again(built: tuple[Images, list[Image]]) -> None:
+    everything = {ids(built)[name]: tests for name, tests in TESTS.items()}
+    assert retests(built, everything) == {}
+    # a test that is gone needs no run
+    more = {image: {**tests, "base/old.sh": "9"} for image, tests in everything.items()}
+    assert retests(built, more) == {}
+
+
+def test_a_test_that_changed_is_run_again_and_nothing_is_built(built: tuple[Images, list[Image]]) -> None:
+    passed = {ids(built)[name]: tests for name, tests in TESTS.items()}
+    passed[ids(built)["base"]] = {"base/a.sh": "0"}
+    passed[ids(built)["torch"]] = {"base/a.sh": "0"}
+    assert retests(built, passed) == {
+        "base": "up to date, smoke test base/a.sh changed",
+        "torch": "up to date, smoke tests base/a.sh changed, torch/t.py added",
+    }
+    # only what was asked for and what it is made of
+    assert set(retests(built, passed, "rccl")) == {"base"}
+    assert set(retests(built, passed, "devel")) == {"base"}
+
+
+def test_tests_of_an_image_that_says_nothing_are_run_once(built: tuple[Images, list[Image]]) -> None:
+    assert retests(built, {}) == dict.fromkeys(
+        ("base", "torch"), "up to date, the smoke tests that it passed are not known"
+    )
+
+
+def test_a_layer_that_is_built_is_tested_anyway(built: tuple[Images, list[Image]]) -> None:
+    chain, store = built
+    made = make_plan(chain.stack(), chain.render().values(), ("app",), store[:-1], tests=TESTS, passed={})
+    assert [step.name for step in made.builds] == [list(chain.render())[-1]]

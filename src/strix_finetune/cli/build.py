@@ -195,7 +195,8 @@ def smoke(layers: tuple[str, ...], options: Options, as_json: bool) -> int:
                     )
                 continue
             try:
-                record_smoke(workspace, step, requests.smoke(step, step.action.image, report))
+                image = step.action.image
+                record_smoke(workspace, step, image, requests.smoke(step, image, report))
             except SmokeFailed as error:
                 failures.append(error)
     finally:

@@ -32,6 +32,8 @@ def push(repository: str, options: Options) -> int:
         step = plan.step(workspace.stack.final.name)
         if not isinstance(step.action, Reuse):
             raise WorkError("the final image is not up to date", cure="run 'strix-finetune build' first")
+        if step.action.retest:
+            raise WorkError(f"the final image is {step.action.reason}", cure="run 'strix-finetune build' first")
         target = workspace.stack.target.id
         for tag in (f"{target}-{step.layer.key[: names.KEY_DIGITS]}", target):
             remote = f"{repository}:{tag}"

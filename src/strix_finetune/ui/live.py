@@ -60,7 +60,9 @@ class LiveView:
 
 def _styled(event: Event, line: str) -> Text:
     if isinstance(event, LayerDone):
-        return Text(line, style={"built": "green", "failed": "red", "blocked": "yellow"}[event.outcome])
+        return Text(
+            line, style={"built": "green", "tested": "green", "failed": "red", "blocked": "yellow"}[event.outcome]
+        )
     if isinstance(event, LayerPlanned):
         return Text(line, style="dim" if event.action == "reuse" else "")
     return Text(line)

@@ -44,14 +44,16 @@ def plain_lines(event: Event) -> list[str]:
             return [message]
         case LayerPlanned(layer=layer, action="reuse" | "build", reason=reason):
             return [f"{layer}: {reason}"]
-        case LayerStarted(layer=layer, log=log):
-            return [f"{layer}: building, log in {log}"]
+        case LayerStarted(layer=layer, log=log, action=action):
+            return [f"{layer}: {action}ing, log in {log}"]
         case StepProgress(layer=layer, step=step, cached=cached, seconds=seconds) if seconds is not None:
             return [f"{layer}:   {shorten(step)} ({'cached' if cached else f'{seconds:.1f} s'})"]
         case SmokeResult(layer=layer, test=test, state=state, detail=detail):
             return [f"{layer}:   smoke {test}: {MARKS[state]}{f', {detail}' if detail else ''}"]
         case LayerDone(layer=layer, outcome="built", seconds=seconds, size=size):
             return [f"{layer}: built in {seconds:.1f} s, {megabytes(size)}"]
+        case LayerDone(layer=layer, outcome="tested", seconds=seconds):
+            return [f"{layer}: tested in {seconds:.1f} s"]
         case LayerDone(layer=layer, outcome="blocked", message=message):
             return [f"{layer}: {message}"]
         case LayerDone(layer=layer, outcome="failed", seconds=seconds, message=message, log_tail=tail):
