@@ -6,18 +6,17 @@ A failed layer stops its children only. Events go out, nothing is printed here.
 from __future__ import annotations
 
 import errno
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from functools import partial
 
+from strix_finetune.crew import Check, Crew
 from strix_finetune.engine.base import BuildEvent, BuildRequest, Engine, StepDone, StepLog, StepStarted
 from strix_finetune.errors import BuildFailed, EngineError, Place, Problem, SmokeFailed, StrixError, WorkError
 from strix_finetune.events import (
     Emit,
-    Event,
     Finished,
     LayerDone,
     LayerStarted,
@@ -28,9 +27,6 @@ from strix_finetune.events import (
 )
 from strix_finetune.plan import Build, NotNeeded, Plan, Reuse, Step
 from strix_finetune.tags import move_tags
-
-# seconds that an interrupted build has to take its container away
-GRACE = 5.0
 
 # how a build step begins the line that says in one sentence why it fails
 TOLD = "strix-finetune: "
@@ -86,7 +82,7 @@ def execute(plan: Plan, engine: Engine, work: Work, emit: Emit, *, jobs: int = 2
     began = time.monotonic()
     outcomes: dict[str, Outcome] = {}
     waiting = {step.name: step for step in plan.steps if _has_work(step)}
-    crew = _Crew(engine, work, emit)
+    crew: Crew[Outcome] = Crew(emit, engine.close)
     try:
         for step in plan.steps:
             if isinstance(step.action, Reuse) and not step.action.retest:
@@ -98,7 +94,8 @@ def execute(plan: Plan, engine: Engine, work: Work, emit: Emit, *, jobs: int = 2
                     outcomes[step.name] = Blocked(culprit)
                     emit(LayerDone(step.name, "blocked", 0.0, message=f"not tried, '{culprit}' failed"))
                 elif len(crew.busy) < max(1, jobs):
-                    crew.start(step)
+                    carry_out = _one if isinstance(step.action, Build) else _retest
+                    crew.start(step.name, partial(carry_out, step, engine, work))
                 else:
                     continue
                 del waiting[step.name]
@@ -110,64 +107,6 @@ def execute(plan: Plan, engine: Engine, work: Work, emit: Emit, *, jobs: int = 2
         raise
     emit(_summary(plan, outcomes, time.monotonic() - began))
     return outcomes
-
-
-class _Crew:
-    """The threads that build, one a layer. They are daemons: an interrupted driver does not wait for a silent build,
-    and the engine cancels a build whose connection is gone."""
-
-    def __init__(self, engine: Engine, work: Work, emit: Emit) -> None:
-        self._engine, self._work, self._emit = engine, work, emit
-        self._stop = threading.Event()
-        self._results: SimpleQueue[tuple[str, Outcome | BaseException]] = SimpleQueue()
-        self.busy: dict[str, threading.Thread] = {}
-
-    def start(self, step: Step) -> None:
-        thread = threading.Thread(target=self._run, args=(step,), name=f"build {step.name}", daemon=True)
-        self.busy[step.name] = thread
-        thread.start()
-
-    def next(self) -> tuple[str, Outcome]:
-        """Wait for one layer to end. Raises what is no fault of the layer (a bug, a view that cannot be written to)."""
-        while True:
-            # an interrupt that comes just before an endless wait would not be seen before its end
-            with suppress(Empty):
-                name, result = self._results.get(timeout=0.2)
-                break
-        self.busy.pop(name).join()
-        if isinstance(result, BaseException):
-            raise result
-        return name, result
-
-    def stop(self) -> None:
-        """Let the threads end, but not for long."""
-        self._stop.set()
-        self._engine.close()
-        until = time.monotonic() + GRACE
-        for thread in self.busy.values():
-            thread.join(max(0.0, until - time.monotonic()))
-
-    def _run(self, step: Step) -> None:
-        result: Outcome | BaseException
-        try:
-            carry_out = _one if isinstance(step.action, Build) else _retest
-            result = carry_out(step, self._engine, self._work, self._forward, self._check)
-        except BaseException as error:  # noqa: BLE001 (next() raises it again)
-            result = error
-        self._results.put((step.name, result))
-
-    def _forward(self, event: Event) -> None:
-        self._check()
-        self._emit(event)
-
-    def _check(self) -> None:
-        """End the thread in the middle of what it does."""
-        if self._stop.is_set():
-            raise _Stopped
-
-
-class _Stopped(Exception):
-    """The driver was interrupted: nothing more is said or tagged."""
 
 
 def _reuse(step: Step, action: Reuse, engine: Engine, emit: Emit) -> Outcome:
@@ -201,7 +140,7 @@ def _failed_need(step: Step, outcomes: Mapping[str, Outcome]) -> str:
     return ""
 
 
-def _one(step: Step, engine: Engine, work: Work, emit: Emit, check: Callable[[], None]) -> Outcome:
+def _one(step: Step, engine: Engine, work: Work, emit: Emit, check: Check) -> Outcome:
     """Build, test and tag one layer. `check` raises when the driver was interrupted: no name moves after that."""
     assert isinstance(step.action, Build)
     began = time.monotonic()
@@ -230,7 +169,7 @@ def _one(step: Step, engine: Engine, work: Work, emit: Emit, check: Callable[[],
     return Built(image, seconds, smoke)
 
 
-def _retest(step: Step, engine: Engine, work: Work, emit: Emit, check: Callable[[], None]) -> Outcome:
+def _retest(step: Step, engine: Engine, work: Work, emit: Emit, check: Check) -> Outcome:
     """Test an image that exists. Its names stay when it fails, and the next build tests it again."""
     assert isinstance(step.action, Reuse)
     began = time.monotonic()

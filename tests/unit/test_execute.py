@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from strix_finetune import execute as execution
-from strix_finetune import names, smoke
+from strix_finetune import crew, names, smoke
 from strix_finetune.engine.base import BuildRequest
 from strix_finetune.errors import BuildFailed, EngineError, Place, Problem, SmokeFailed, TooLarge, WorkError
 from strix_finetune.events import Emit, Event, Finished, LayerDone, LayerStarted, Notice, SmokeResult, StepOutput
@@ -539,7 +538,7 @@ def test_an_interrupt_stops_what_runs(site: Site) -> None:
 
 
 def test_an_interrupt_does_not_wait_for_a_silent_build(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "GRACE", 0.1)
+    monkeypatch.setattr(crew, "GRACE", 0.1)
     begun, release = threading.Event(), threading.Event()
 
     def build(layer: str, engine: FakeEngine) -> None:

@@ -174,4 +174,5 @@ class Engine(Protocol):
         """Stream the image as the engine's own archive (docker save)."""
 
     def close(self) -> None:
-        """End what was started for this connection (a private Podman service)."""
+        """End what runs over this connection, in whatever thread: builds are cut off, containers removed; and what was
+        started for it (a private Podman service). May be called twice; nothing new begins after it."""

@@ -23,11 +23,16 @@ from strix_finetune.engine.base import (
 )
 from strix_finetune.engine.drivers import is_orphan
 from strix_finetune.engine.failures import Callback, engine_errors
+from strix_finetune.engine.ongoing import Ongoing
 from strix_finetune.engine.specs import check
 from strix_finetune.errors import EngineError, InputError, Problem, StrixError
 
 if TYPE_CHECKING:
     from docker import APIClient
+
+
+# seconds for other threads to see that their containers are gone
+_PATIENCE = 3.0
 
 
 class SdkEngine:
@@ -40,6 +45,7 @@ class SdkEngine:
         self._api = api
         self._info = info
         self._has_init = True
+        self._ongoing = Ongoing()
         self._on_close = on_close
 
     @property
@@ -78,6 +84,7 @@ class SdkEngine:
         return [Layer(str(record.get("CreatedBy") or ""), int(record.get("Size") or 0)) for record in records]
 
     def build(self, request: BuildRequest, on_event: Callable[[BuildEvent], None]) -> str:
+        self._ongoing.check()
         params = building.parameters(request, self._info.kind)
         context = building.ContextStream(request.context)
         callback = Callback(on_event)
@@ -91,6 +98,7 @@ class SdkEngine:
                     params=params,
                     body=context,
                     headers={"Content-Type": "application/x-tar"},
+                    ongoing=self._ongoing,
                 ) as chunks,
             ):
                 return building.follow(building.records(chunks), request, callback)
@@ -146,10 +154,10 @@ class SdkEngine:
         with engine_errors(f"run {request.image}", self._info.url, callback):
             if self._has_init:
                 try:
-                    return running.run(self._api, request, callback, self._info, init=True)
+                    return running.run(self._api, request, callback, self._info, self._ongoing, init=True)
                 except running.NoInit:
                     self._has_init = False
-            return running.run(self._api, request, callback, self._info, init=False)
+            return running.run(self._api, request, callback, self._info, self._ongoing, init=False)
 
     def reap(self, label: str) -> int:
         count = 0
@@ -190,6 +198,7 @@ class SdkEngine:
             yield from chunks
 
     def close(self) -> None:
+        self._ongoing.end(lambda name: running.remove(self._api, name, self._info), _PATIENCE)
         with suppress(requests.RequestException):
             self._api.close()
         if self._on_close is not None:

@@ -10,6 +10,7 @@ import tarfile
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from strix_finetune.engine import tty, wire
@@ -21,6 +22,8 @@ from strix_finetune.signals import signal_name
 
 if TYPE_CHECKING:
     from docker import APIClient
+
+    from strix_finetune.engine.ongoing import Ongoing
 
 _GRACE = 10.0  # seconds for a killed container to end
 _INIT_MISSING = re.compile(r"container-init|docker-init|init binary|catatonit")
@@ -69,10 +72,13 @@ def run(
     request: RunRequest,
     on_output: Callable[[bytes], None],
     info: EngineInfo,
+    ongoing: Ongoing,
     *,
     init: bool,
 ) -> RunResult:
     """Create, fill, attach, start, follow, wait, remove. SDK exceptions pass through.
+
+    Another thread may end it through `ongoing`, in whatever step it is.
 
     The command is never process 1: the kernel keeps from process 1 the signals that it does not handle, so a
     crash by abort() would look like success. With `init` the engine's own init stands before it, else a shell.
@@ -83,17 +89,18 @@ def run(
     terminal = request.interactive and os.isatty(0) and os.isatty(1)
     # The name is ours before the engine answers, so that an interrupted creation can be undone too.
     name = f"strix-finetune-{uuid.uuid4().hex}"
-    try:
-        _create(api, request, name, info, init=init, terminal=terminal)
-        if request.files:
-            api.put_archive(name, "/", archive(request.files))
-        return _follow(api, name, request, on_output, terminal)
-    except (APIError, EngineError) as error:
-        if init and _INIT_MISSING.search(str(getattr(error, "explanation", error))):
-            raise NoInit from error
-        raise
-    finally:
-        _remove(api, name)
+    with ongoing.container(name):
+        try:
+            _create(api, request, name, info, init=init, terminal=terminal)
+            if request.files:
+                api.put_archive(name, "/", archive(request.files))
+            return _follow(api, name, request, on_output, terminal, ongoing)
+        except (APIError, EngineError) as error:
+            if init and _INIT_MISSING.search(str(getattr(error, "explanation", error))):
+                raise NoInit from error
+            raise
+        finally:
+            remove(api, name, info)
 
 
 def _create(api: APIClient, request: RunRequest, name: str, info: EngineInfo, *, init: bool, terminal: bool) -> None:
@@ -108,11 +115,17 @@ def _create(api: APIClient, request: RunRequest, name: str, info: EngineInfo, *,
 
 
 def _follow(
-    api: APIClient, name: str, request: RunRequest, on_output: Callable[[bytes], None], terminal: bool
+    api: APIClient,
+    name: str,
+    request: RunRequest,
+    on_output: Callable[[bytes], None],
+    terminal: bool,
+    ongoing: Ongoing,
 ) -> RunResult:
     deadline = time.monotonic() + request.timeout if request.timeout is not None else None
     attach = {"stdout": 1, "stderr": 1, "stream": 1, "stdin": int(request.interactive)}
     with tty.attached(api, name, attach) as link:
+        ongoing.check()
         api.start(name)
         reader = on_output if terminal else FrameReader(on_output).feed
         if request.interactive:
@@ -160,10 +173,17 @@ def _kill(api: APIClient, name: str) -> None:
             raise
 
 
-def _remove(api: APIClient, name: str) -> None:
+def remove(api: APIClient, name: str, info: EngineInfo) -> None:
+    """Remove a container, running or not; a missing one is no error."""
     from docker.errors import APIError
 
     try:
+        if info.kind == "podman":
+            # it would ask the container to end, and wait ten seconds for it
+            path, params = f"/libpod/containers/{name}", {"force": "true", "timeout": "0", "v": "true"}
+            with suppress(EngineError):
+                wire.call(api, "DELETE", path, f"remove the container {name}", params=params)
+                return
         api.remove_container(name, force=True, v=True)
     except APIError as error:
         if error.status_code not in (404, 409):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from strix_finetune.engine.failures import message_of
@@ -12,6 +12,8 @@ from strix_finetune.errors import EngineError, Problem
 if TYPE_CHECKING:
     import requests
     from docker import APIClient
+
+    from strix_finetune.engine.ongoing import Ongoing
 
 
 def url(api: APIClient, path: str) -> str:
@@ -29,10 +31,11 @@ def streamed(
     body: Iterable[bytes] | None = None,
     headers: Mapping[str, str] | None = None,
     method: str = "POST",
+    ongoing: Ongoing | None = None,
 ) -> Iterator[Iterator[bytes]]:
     """Send a request without a time limit and yield the pieces of its answer as they come.
 
-    The connection is closed at the end, which also stops work that the engine does for it.
+    The connection is closed at the end, which also stops work that the engine does for it; `ongoing` may cut it before.
     Raises EngineError with the engine's own sentence on an error status.
     """
     response: requests.Response = api.request(
@@ -46,7 +49,8 @@ def streamed(
     )
     try:
         refuse_error(response, doing)
-        yield response.iter_content(chunk_size=None)
+        with ongoing.stream(response) if ongoing else nullcontext():
+            yield response.iter_content(chunk_size=None)
     finally:
         response.close()
 
