@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strix_finetune import context, debian, hostgpu, names, netconf, smoke, tested
+from strix_finetune.afresh import afresh
 from strix_finetune.ceilings import provided_version
 from strix_finetune.engine.base import BuildRequest, Engine
 from strix_finetune.events import Emit, SmokeResult, StepOutput
@@ -44,7 +45,13 @@ class Requests:
 
     def build(self, step: Step, emit: Emit) -> BuildRequest:
         """What is fetched or bootstrapped for the layer is fetched now, when its turn has come; `emit` hears of it."""
-        files = [ContextFile("Dockerfile", step.layer.layer.dockerfile.encode())]
+        text = step.layer.layer.dockerfile
+        again = isinstance(step.action, Build) and step.action.afresh
+        changing = []
+        if again and self.engine.info.kind == "docker":
+            text, file = afresh(text)
+            changing, again = [file], False
+        files = [ContextFile("Dockerfile", text.encode()), *changing]
         files += self._network_files(step.layer)
         files += step.layer.layer.files
         files += self._fetched(step.layer, emit)
@@ -53,7 +60,7 @@ class Requests:
             labels=self.labels(step.layer),
             build_args=dict(self.settings.proxies),
             network="none" if self.vendored else "host" if self.settings.loopback else None,
-            use_cache=not (isinstance(step.action, Build) and step.action.afresh) and self._cache_is_sound(step.layer),
+            use_cache=not again and self._cache_is_sound(step.layer),
         )
 
     def _cache_is_sound(self, layer: Keyed) -> bool:

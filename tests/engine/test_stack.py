@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from strix_finetune import names
-from strix_finetune.engine.base import Engine
+from strix_finetune.engine.base import Engine, RunRequest
 from strix_finetune.engine.client import SdkEngine
 from strix_finetune.engine.select import connect
 
@@ -229,6 +229,37 @@ def test_a_layer_over_its_budget_fails_and_moves_no_tag(place: Place, connection
     assert f"error: right of {TARGET} on debian adds 3.5 MB and may add 2.0 MB" in table.stderr
 
 
+def test_a_rebuild_runs_every_step_and_keeps_cache_mounts(place: Place, connection: Engine) -> None:
+    """The step counts its runs in the mount, as a compiler keeps what it compiled."""
+    assert isinstance(connection, SdkEngine)
+    mount = f"--mount=type=cache,id=strix-test-{time.time_ns()},target=/var/cache/strix-finetune"
+    count = "cd /var/cache/strix-finetune; echo x >> runs; cat runs > /count; date > /when"
+    place.layer(
+        "left",
+        f"FROM {{{{ parent }}}}\nRUN {mount} {count}\nRUN cat /count > /again\nRUN rm -rf /var\n",
+        'parent = ["root"]',
+        smoke={"count.sh": "cat /again | while read -r line; do printf %s $line; done; echo; test ! -e /var"},
+    )
+
+    def build(*options: str) -> str:
+        events = place.events("build", *options, "left")
+        assert [event["outcome"] for event in events if event["event"] == "layer-done"][-1] == "built"
+        return [e["detail"] for e in events if e["event"] == "smoke-result" and e["layer"] == "left"][-1]
+
+    def inside() -> tuple[list[str], list[str]]:
+        """What the layer's files are, and what its steps are called."""
+        name = names.moving_ref("left", TARGET)
+        listed: list[bytes] = []
+        connection.run(RunRequest(name, ("/bin/busybox", "find", "/", "-xdev"), network="none"), listed.append)
+        return sorted(b"".join(listed).decode().split()), [layer.created_by for layer in connection.history(name)]
+
+    place.strix("build")
+    before = inside()
+    assert build("--rebuild") == "xx"
+    assert build("--rebuild") == "xxx"
+    assert inside() == before
+
+
 def test_a_changed_smoke_test_is_run_again_and_nothing_is_rebuilt(place: Place, connection: Engine) -> None:
     assert place.strix("build").returncode == 0
     before = place.tags(connection)
@@ -383,8 +414,6 @@ def test_a_users_override_changes_adds_and_extends(place: Place, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     engine = connect(place.kind, os.environ)  # type: ignore[arg-type]
     try:
-        from strix_finetune.engine.base import RunRequest
-
         said: list[bytes] = []
         engine.run(RunRequest(names.moving_ref("extra", TARGET), ("cat", "/extra")), said.append)
     finally:

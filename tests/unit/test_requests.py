@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import io
 import json
 import sys
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +21,7 @@ from strix_finetune.engine.base import EngineInfo
 from strix_finetune.events import Event, StepOutput
 from strix_finetune.lockmodel import AptLock, AptPackage, Lock, PipLock, Release, WheelLock, WheelSetLock
 from strix_finetune.netconf import NetSettings
-from strix_finetune.plan import make_plan
+from strix_finetune.plan import Build, make_plan
 from strix_finetune.requests import Requests
 from strix_finetune.workspace import Workspace
 from tests.conftest import Images
@@ -191,3 +193,40 @@ def test_smoke_tests_can_read_what_wheels_were_locked(amd: Requests) -> None:
             "files": ["torch-2.13.0+rocm10-cp314-cp314-linux_x86_64.whl"],
         }
     }
+
+
+@pytest.mark.parametrize("kind", ["docker", "podman"])
+def test_a_rebuild_runs_every_step_and_keeps_dockers_cache_mounts(chain: Images, kind: str) -> None:
+    text = 'FROM {{ parent }} AS one\nRUN make \\\n  RUN=1\nCOPY files /\n  run  ["a", "b"]\n# RUN no\n'
+    chain.layer("torch", 'parent = ["rccl", "base"]\n', text)
+    chain.write("images/torch/files/x", "x")
+    engine = SimpleNamespace(info=EngineInfo(kind, "1", "1", "", rootless=False))  # type: ignore[arg-type]
+    made = replace(requests(chain), engine=engine)
+    plan = make_plan(chain.stack(), chain.render().values(), ("torch",), [])
+    step = replace(plan.step("torch"), action=Build("rebuild, asked for", afresh=True))
+
+    def context() -> tuple[list[str], bytes, bool]:
+        request = made.build(step, lambda event: None)
+        with tarfile.open(fileobj=io.BytesIO(b"".join(request.context()))) as archive:
+            read = {name: archive.extractfile(name).read() for name in archive.getnames()}  # type: ignore[union-attr]
+        return read["Dockerfile"].decode().split("\n"), read.get(".strix-afresh", b""), request.use_cache
+
+    lines, changing, use_cache = context()
+    if kind == "podman":
+        assert ("\n".join(lines), changing, use_cache) == (step.layer.layer.dockerfile, b"", False)
+        return
+    mount = "--mount=type=bind,source=.strix-afresh,target=/dev/.strix-afresh"
+    assert lines[1:] == [
+        f"RUN {mount} make \\",
+        "  RUN=1",
+        "COPY files /",
+        f'  run {mount}  ["a", "b"]',
+        "# RUN no",
+        "",
+    ]
+    assert lines[0] == step.layer.layer.dockerfile.split("\n")[0]
+    assert use_cache
+    again, other, _ = context()
+    assert again == lines
+    assert len(other) == 16
+    assert other != changing

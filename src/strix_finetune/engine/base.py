@@ -66,7 +66,8 @@ class BuildRequest:
 
     `context` opens a fresh stream of a tar archive that holds `dockerfile` at its root.
     `labels` are set on the result. `build_args` carry only the engine's predefined proxy
-    variables, which are in no layer and no cache key.
+    variables, which are in no layer and no cache key. Without `use_cache` every step runs; Docker
+    also empties the cache mounts then, Podman does not.
     """
 
     context: Callable[[], Iterator[bytes]]
