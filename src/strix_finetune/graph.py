@@ -118,6 +118,10 @@ def lacks(layer: LayerDef, target: Target, channel: Channel) -> str:
         return f"the channel {channel.name} omits it"
     if spec.serves not in ("any", target.spec.kind):
         return f"it serves {spec.serves} targets only"
+    tuned = channel.spec.layers[spec.name].wheels if spec.name in channel.spec.layers else {}
+    for name, asked in spec.wheels.items():
+        if name not in tuned and asked.index not in channel.spec.indexes:
+            return f"the channel {channel.name} has no index '{asked.index}'"
     return target.spec.missing.get(spec.needs_part, "") if spec.needs_part else ""
 
 

@@ -24,11 +24,12 @@ def load(images: Path, override: Path | None = None) -> Project:
     broken: set[str] = set()
     layers = _layers(images, problems, broken)
     channels = _channels(images / "channels", problems)
-    _check_requirements(layers, problems)
+    indexes = {name for channel in channels.values() for name in channel.spec.indexes}
+    _check_requirements(layers, indexes, problems)
     change = _override(override, problems) if override else None
     if change:
         added = _layers(change.folder / "layers", problems, broken, required=False)
-        _check_requirements(added, problems)
+        _check_requirements(added, indexes, problems)
         for name, layer in added.items():
             if name in layers:
                 place = Place(layer.source.path, layer.source.positions.line(("name",)))
@@ -186,10 +187,10 @@ def _check_layers(layers: Mapping[str, LayerDef], problems: list[Problem], broke
     _check_cycles(layers, problems)
 
 
-def _check_requirements(layers: Mapping[str, LayerDef], problems: list[Problem]) -> None:
+def _check_requirements(layers: Mapping[str, LayerDef], indexes: set[str], problems: list[Problem]) -> None:
     """Before a user's changes are in the lists: those have lines of their own."""
     for layer in layers.values():
-        check_layer_sets(layer, problems)
+        check_layer_sets(layer, indexes, problems)
         line = layer.source.positions.line
         for name, text in layer.spec.ceilings.items():
             if fault := range_fault(text):

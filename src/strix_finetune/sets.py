@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from strix_finetune import graph
 from strix_finetune.errors import Place, Problem, nearest
@@ -20,13 +20,20 @@ _PATTERN = re.compile(r"[a-z0-9*?-]+")
 At = Callable[..., Place]
 
 
-def check_layer_sets(layer: LayerDef, problems: list[Problem]) -> None:
-    """What the layer itself says, before a user's changes are in it: those have lines of their own."""
+def check_layer_sets(layer: LayerDef, indexes: Collection[str], problems: list[Problem]) -> None:
+    """What the layer itself says, before a user's changes are in it: those have lines of their own.
+
+    `indexes`: those of all channels. A channel without the index of a layer's own set does not have that layer.
+    """
 
     def at(*keys: str | int) -> Place:
         return Place(layer.source.path, layer.source.positions.line(keys))
 
     problems += _set_faults(layer.spec.pip, layer.spec.wheels, at)
+    for name, asked in layer.spec.wheels.items():
+        if asked.index not in indexes:
+            message = f"no channel has an index '{asked.index}'"
+            problems.append(Problem(message, at("wheels", name, "index"), nearest(asked.index, sorted(indexes))))
 
 
 def check_channel_sets(
@@ -119,7 +126,7 @@ def _stack_faults(layers: Sequence[LayerDef], channel: Channel) -> Iterator[Prob
                     message = f"'{layer.name}' and '{seen[kind, name]}' both have a {words[kind]} '{name}'"
                     yield Problem(message, Place(source.path, source.positions.line(keys)), "rename one of them")
                 seen.setdefault((kind, name), layer.name)
-                if isinstance(asked, WheelSet) and asked.index not in channel.spec.indexes:
+                if name in tuned and isinstance(asked, WheelSet) and asked.index not in channel.spec.indexes:
                     message = f"the channel '{channel.name}' has no index '{asked.index}'"
                     place = Place(source.path, source.positions.line((*keys, "index")))
                     yield Problem(message, place, nearest(asked.index, list(channel.spec.indexes)))

@@ -79,16 +79,17 @@ requirements = ["peft=="]
     ]
 
 
-def test_a_layer_that_asks_for_an_index_which_some_channel_lacks(chain: Images) -> None:
-    toml = (chain.path / "torch/layer.toml").read_text()
-    chain.write("images/torch/layer.toml", toml + '[wheels.rocm]\nindex = "amd"\nrequirements = ["torch==1"]\n')
+def test_a_layer_with_wheels_of_its_own_is_not_on_channels_without_their_index(chain: Images) -> None:
+    chain.layer("lab", 'parent = ["app"]\n[wheels.lab]\nindex = "amdd"\nrequirements = ["lab==1"]\n')
     chain.channel("amd", '[indexes.amd]\nurl = "https://stable.example/whl"\n')
-    assert faults(chain) == [
-        "images/torch/layer.toml:6: the channel 'debian' has no index 'amd'; none is defined",
-    ]
-    chain.channel("debian", 'omit = ["torch"]\n')
-    chain.layer("app", 'parent = ["base"]\nfinal = true\n')
-    assert chain.load().channels.keys() == {"debian", "amd"}
+    assert faults(chain) == ["images/lab/layer.toml:5: no channel has an index 'amdd'; did you mean 'amd'?"]
+    toml = (chain.path / "lab/layer.toml").read_text()
+    chain.write("images/lab/layer.toml", toml.replace("amdd", "amd"))
+    assert "lab" in [node.name for node in chain.stack(channel="amd").nodes]
+    assert chain.stack().absent == {"lab": "the channel debian has no index 'amd'"}
+    mirror = '[indexes.mirror]\nurl = "https://mirror.example/whl"\n[layers.lab.wheels.lab]\nindex = "mirror"\n'
+    chain.channel("debian", mirror + 'requirements = ["lab==2"]\n')
+    assert chain.stack().node("lab").wheels["lab"].requirements == ["lab==2"]
 
 
 def test_two_sets_of_one_name_in_one_stack(chain: Images) -> None:
