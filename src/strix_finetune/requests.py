@@ -154,16 +154,12 @@ class Requests:
         return {"locked/apt.txt": apt.encode(), **sets, **patches, **written, **reader}
 
     def _archive(self, entry: Archive, cache: Path) -> Path:
-        from strix_finetune import fetch
-        from strix_finetune.resolve import aptsource
+        from strix_finetune import archives
 
         if self.vendored:
             return self.vendored.archive(ArchiveLock(entry.url, entry.sha256, entry.size))
-        wanted, folder = (entry.url, entry.sha256, entry.size), cache / "archives"
-        if entry.url.startswith(aptsource.SCHEME):
-            apt = self.workspace.stack.channel.spec.apt
-            return aptsource.fetch_source(*wanted, folder, self.settings, cache, apt)
-        return fetch.fetch(*wanted, folder, self.settings)
+        apt = self.workspace.stack.channel.spec.apt
+        return archives.get(entry.url, entry.sha256, entry.size, cache, self.settings, apt)
 
     def _wheels(self, name: str, folder: Path, tell: Callable[[str], None]) -> Iterator[ContextFile]:
         from strix_finetune import wheelfiles

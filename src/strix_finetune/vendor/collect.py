@@ -12,11 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from strix_finetune import debian, fetch, leftovers
+from strix_finetune import archives, debian, fetch, leftovers
 from strix_finetune.events import Vendored
 from strix_finetune.fetch import Gone
 from strix_finetune.netconf import NetSettings
-from strix_finetune.resolve import aptsource
 from strix_finetune.vendor import aptmirror, manifest, plan, steps, wheels
 from strix_finetune.vendor.manifest import Entry, Manifest
 from strix_finetune.workspace import Workspace
@@ -171,12 +170,9 @@ class _Work:
 
     def _one(self, entry: Entry, progress: _Progress) -> None:
         target = self._folder / entry.path
-        if entry.source.startswith(aptsource.SCHEME):
+        if entry.source.startswith(archives.SCHEMES):
             cache, apt = self._workspace.folders.cache, self._workspace.stack.channel.spec.apt
-            found = aptsource.fetch_source(
-                entry.source, entry.sha256, entry.size, cache / "archives", self._settings, cache, apt
-            )
-            link(found, target)
+            link(archives.get(entry.source, entry.sha256, entry.size, cache, self._settings, apt), target)
         else:
             in_python = entry.path.startswith(f"{wheels.ROOT}/{wheels.PYTHON}/")
             headers = wheels.credentials(entry.source, self._settings) if in_python else {}
