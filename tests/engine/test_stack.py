@@ -48,6 +48,7 @@ class Place:
     root: Path
     kind: str
     env: dict[str, str] = field(default_factory=dict)
+    target: str = TARGET
 
     @property
     def images(self) -> Path:
@@ -65,7 +66,7 @@ class Place:
             (folder / "smoke" / test).write_text(f"#!/bin/sh\n{script}\n")
 
     def command(self, *arguments: str) -> list[str]:
-        where = ["--images", str(self.images), "--target", TARGET, "--channel", "debian", "--engine", self.kind]
+        where = ["--images", str(self.images), "--target", self.target, "--channel", "debian", "--engine", self.kind]
         return [sys.executable, "-m", "strix_finetune", arguments[0], *where, *arguments[1:]]
 
     def environment(self) -> dict[str, str]:
@@ -85,7 +86,7 @@ class Place:
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def tags(self, engine: Engine) -> set[str]:
-        return {tag for image in engine.images(f"{names.TARGET}={TARGET}") for tag in image.tags}
+        return {tag for image in engine.images(f"{names.TARGET}={self.target}") for tag in image.tags}
 
 
 @pytest.fixture(scope="module", params=["docker", "podman"])
