@@ -80,7 +80,8 @@ def check(loaded: Loaded, model: ModelName, wish: Template, sets: Sequence[Set])
         if own is not None:
             template.compiled(own)
     except ValueError as error:
-        raise InputError(Problem(f"the chat template of {folder} is broken: {error}", loaded.place("model"))) from None
+        what = f"the chat template of {folder} is broken: {error}"
+        raise InputError(Problem(what, loaded.place("model"), "name another one with data.template")) from None
     _has_template(loaded, wish, own, sets, folder)
     if own is not None and wish.mode != "plain":
         _shapes(template.ChatTemplate(own, template.special_tokens(folder)), sets)

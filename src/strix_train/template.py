@@ -14,11 +14,11 @@ from typing import Any
 
 # For models without a template of their own: words instead of special tokens, so that no vocabulary has to grow.
 SIMPLE = (
-    "{{- bos_token }}{%- for message in messages %}"
-    "{%- if message['role'] == 'assistant' %}### Assistant:\n{{ message['content'] }}{{ eos_token }}\n"
-    "{%- elif message['role'] == 'user' %}### User:\n{{ message['content'] }}\n\n"
-    "{%- else %}{{ message['content'] }}\n\n{%- endif %}{%- endfor %}"
-    "{%- if add_generation_prompt %}### Assistant:\n{%- endif %}"
+    "{{ bos_token }}{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %}### Assistant:\n{{ message['content'] }}{{ eos_token }}\n\n"
+    "{% elif message['role'] == 'user' %}### User:\n{{ message['content'] }}\n\n"
+    "{% else %}{{ message['content'] }}\n\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}### Assistant:\n{% endif %}"
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strix_train.errors import InputError
-from strix_train.recipe import places
+from strix_train.recipe import jsonschema, places
+from strix_train.recipe.adapter import Full, LowRank
 from strix_train.recipe.load import check, load
-from strix_train.recipe.names import RENAMED, known_keys
+from strix_train.recipe.names import known_keys
 from strix_train.recipe.places import Located
+from strix_train.recipe.renamed import ADVICE, RENAMED, VALUES
 from strix_train.recipe.schema import Recipe
 
+ROOT = Path(__file__).resolve().parents[2]
 GOOD = "model: m\ndata: rows.jsonl\nschedule: {steps: 3}\n"
 
 
@@ -123,11 +127,40 @@ CASES = [
         "model: m\ndata:\nschedule: {steps: 1}\n",
         "r.yaml:2:1: 'data' is nothing; it must be a section with keys of its own",
     ),
+    (GOOD + "method: pt\n", "r.yaml:4:1: 'method' is 'pt'; it is called 'cpt' here"),
+    (
+        GOOD + "method: {kind: sft, beta: 1}\n",
+        "r.yaml:4:21: unknown key 'beta'; method sft has no such key: it belongs to dpo, orpo, kto and grpo",
+    ),
+    (GOOD + "method: {beta: 1}\n", "r.yaml:4:1: 'method.kind' is missing; 'method' needs it"),
+    (
+        GOOD + "adapter: {kind: full, r: 8}\n",
+        (
+            "r.yaml:4:23: unknown key 'r'; adapter full has no such key: "
+            "it belongs to lora, rslora, dora, qlora and lora8bit"
+        ),
+    ),
+    (GOOD + "load_in_4bit: true\n", "r.yaml:4:1: unknown key 'load_in_4bit'; write adapter: qlora"),
+    (
+        GOOD + "hf_token: x\n",
+        "r.yaml:4:1: unknown key 'hf_token'; a recipe holds no secrets: set HF_TOKEN in the environment",
+    ),
+    (
+        GOOD + "evaluation: {split: 1.5}\n",
+        "r.yaml:4:14: evaluation.split: is 1.5, neither a share below 1 nor a whole number of rows; write 0.05, or 200",
+    ),
+    (
+        GOOD.replace("rows.jsonl", "{train: a, eval: b}") + "evaluation: {split: 0.1}\n",
+        "r.yaml: both data.eval and evaluation.split name rows for evaluation; keep one of the two",
+    ),
     ("", "r.yaml: is empty; `train recipes` lists recipes to start from"),
     ("- a\n", "r.yaml:1: does not hold keys and values; begin with `model: …`"),
     (
         "model: [\n",
-        "r.yaml:2:1: is not valid YAML: while parsing a flow node expected the node content, but found '<stream end>'",
+        (
+            "r.yaml:2:1: is not valid YAML: while parsing a flow node expected the node content, "
+            "but found '<stream end>'; close the bracket, and put commas between entries"
+        ),
     ),
     (
         "model: a: b\n",
@@ -140,10 +173,10 @@ CASES = [
             "cannot start any token; indent with spaces, not tabs"
         ),
     ),
-    ("a: &x [*x]\n", "r.yaml:1:4: repeats itself through aliases without end"),
+    ("a: &x [*x]\n", "r.yaml:1:4: repeats itself through aliases without end; write it out"),
     (
         "model: !python/name:os.system m\n",
-        "r.yaml:1:8: the YAML tag '!python/name:os.system' has no meaning in a recipe",
+        "r.yaml:1:8: the YAML tag '!python/name:os.system' has no meaning in a recipe; remove it",
     ),
 ]
 
@@ -202,7 +235,12 @@ def test_set_replaces_a_whole_section_and_can_unset(tmp_path: Path) -> None:
         ("schedule.steps=x", "--set schedule.steps=x: 'schedule.steps' is 'x'; it must be a whole number"),
         ("steps", "--set steps: is not KEY=VALUE; for example --set schedule.steps=100"),
         (".=3", "--set .=3: is not KEY=VALUE; for example --set schedule.steps=100"),
-        ("model=[", "--set model=[: the value is not valid YAML"),
+        ("model=[", "--set model=[: the value is not valid YAML; close the bracket, and put commas between entries"),
+        (
+            "data.train[3].weight=1",
+            "--set data.train[3].weight=1: 'data.train' has 1 entries; entries are counted from 1",
+        ),
+        ("schedule[1]=1", "--set schedule[1]=1: 'schedule' is not a list here; entries are counted from 1"),
     ],
 )
 def test_a_bad_set_names_itself(tmp_path: Path, setting: str, sentence: str) -> None:
@@ -211,7 +249,65 @@ def test_a_bad_set_names_itself(tmp_path: Path, setting: str, sentence: str) -> 
 
 def test_every_renamed_key_leads_to_a_real_one() -> None:
     assert set(RENAMED.values()) <= set(known_keys())
-    assert not set(RENAMED) & {key for key in known_keys() if "." not in key}
+    top = {key for key in known_keys() if "." not in key}
+    assert not {*RENAMED, *ADVICE} & top
+    assert not set(RENAMED) & set(ADVICE)
+    assert set(VALUES) <= {"method", *known_keys()}
+
+
+def test_the_published_schema_is_the_one_in_use() -> None:
+    """docs/recipe.schema.json is written by `train schema`."""
+    assert json.loads((ROOT / "docs" / "recipe.schema.json").read_text()) == jsonschema.schema()
+
+
+def test_the_schema_takes_what_people_write() -> None:
+    """Editors must accept every shorthand that `train` accepts."""
+    found = jsonschema.schema()
+    kinds = {
+        key: _kinds(found, found["properties"][key]) for key in ("data", "method", "adapter", "questions", "export")
+    }
+    assert kinds == {
+        "data": {"string", "array", "object"},
+        "method": {"string", "object"},
+        "adapter": {"string", "object"},
+        "questions": {"string", "array", "object", "null"},
+        "export": {"string", "array", "object", "null"},
+    }
+    assert set(found["required"]) == {"model", "data", "schedule"}
+    assert found["additionalProperties"] is False
+    assert found["$defs"]["Schedule"]["properties"]["learning_rate"]["type"] == "number"
+
+
+def _kinds(schema: dict[str, Any], value: dict[str, Any]) -> set[str]:
+    if "$ref" in value:
+        return _kinds(schema, schema["$defs"][value["$ref"].rsplit("/", 1)[-1]])
+    parts = value.get("anyOf") or value.get("oneOf") or []
+    return {value["type"]} if "type" in value else {kind for part in parts for kind in _kinds(schema, part)}
+
+
+def test_sets_of_rows_in_every_way(tmp_path: Path) -> None:
+    for written in ("[a.jsonl, {path: b.csv, weight: 0.5}]", "{train: [a.jsonl, {path: b.csv, weight: 0.5}]}"):
+        recipe = read(tmp_path, f"model: m\ndata: {written}\nschedule: {{steps: 1}}\n")
+        assert [(source.path, source.weight) for source in recipe.data.train] == [("a.jsonl", 1.0), ("b.csv", 0.5)]
+
+
+def test_methods_and_adapters_in_every_way(tmp_path: Path) -> None:
+    for written in ("dpo", "{kind: dpo}", "{kind: dpo, beta: 0.1}"):
+        assert read(tmp_path, f"{GOOD}method: {written}\n") == read(tmp_path, f"{GOOD}method: dpo\n")
+    assert read(tmp_path, f"{GOOD}adapter: full\n").adapter == Full(kind="full")
+    assert read(tmp_path, f"{GOOD}adapter: {{r: 4}}\n").adapter == LowRank(kind="lora", r=4)
+    assert read(tmp_path, f"{GOOD}method: {{kind: grpo, rewards: match}}\n").method.kind == "grpo"
+
+
+def test_set_reaches_into_lists(tmp_path: Path) -> None:
+    text = "model: m\ndata: [a.jsonl, b.jsonl]\nschedule: {steps: 1}\n"
+    recipe = read(tmp_path, text.replace("[a", "{train: [a").replace("jsonl]", "jsonl]}"), "data.train[2].weight=0.5")
+    assert [source.weight for source in recipe.data.train] == [1.0, 0.5]
+    assert read(tmp_path, GOOD, "data.train[1].weight=2").data.train[0].weight == 2.0
+    assert (
+        read(tmp_path, GOOD, "method.kind=dpo", "method.beta=5e-2").method
+        == read(tmp_path, GOOD + "method: {kind: dpo, beta: 0.05}\n").method
+    )
 
 
 def test_the_resolved_recipe_reads_back(tmp_path: Path) -> None:

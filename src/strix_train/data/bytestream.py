@@ -5,8 +5,11 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from strix_train.data.faults import Faults
 from strix_train.errors import InputError, Place, Problem, at
@@ -15,18 +18,26 @@ COMPRESSED = (".gz", ".bz2", ".xz")
 _BOM = b"\xef\xbb\xbf"
 
 
-def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file for reading, decompressing it by its ending. Raises InputError."""
+@contextmanager
+def open_bytes(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for reading, decompressing it by its ending. Raises InputError, also for what is read meanwhile."""
     try:
-        if path.suffix == ".gz":
-            return cast(IO[bytes], gzip.open(path, "rb"))
-        if path.suffix == ".bz2":
-            return bz2.open(path, "rb")
-        if path.suffix == ".xz":
-            return lzma.open(path, "rb")
-        return path.open("rb", buffering=1 << 20)
-    except OSError as error:
-        raise InputError(Problem(f"cannot be read: {error.strerror or error}", at(path))) from None
+        with cast(IO[bytes], _open(path)) as stream:
+            yield stream
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        why = getattr(error, "strerror", None) or error
+        cure = "look at the file's rights" if isinstance(error, PermissionError) else "write or fetch the file again"
+        raise InputError(Problem(f"cannot be read: {why}", at(path), cure)) from None
+
+
+def _open(path: Path) -> Any:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")
+    if path.suffix == ".bz2":
+        return bz2.open(path, "rb")
+    if path.suffix == ".xz":
+        return lzma.open(path, "rb")
+    return path.open("rb", buffering=1 << 20)
 
 
 def decoded(raw: bytes, path: Path, line: int, faults: Faults) -> str | None:

@@ -101,7 +101,8 @@ class _Window:
             return False
         raw = self.stream.read(size)
         self._ended = not raw
-        self._drop()
+        if raw:
+            self._drop()
         try:
             self.text += self._decoder.decode(raw, final=self._ended)
         except UnicodeDecodeError as error:
@@ -158,7 +159,9 @@ class _Window:
             except RecursionError:
                 raise InputError(Problem("is nested too deeply", self.place(), "a row is flat")) from None
             except ValueError as error:
-                raise InputError(Problem(f"is not valid JSON: {error}", self.place(), "write null", "")) from None
+                raise InputError(
+                    Problem(f"is not valid JSON: {error}", self.place(), "write null or a number")
+                ) from None
             if end == len(self.text) and not self._ended and self.more(size):
                 continue  # a number or a word may go on
             text = self.text[self.at : end]

@@ -92,12 +92,14 @@ def near(text: str, position: int) -> str:
 def cure_syntax(text: str, error: json.JSONDecodeError) -> str:
     """Return what to do about text that is not JSON, where that can be told."""
     before, here = text[: error.pos].rstrip(), text[error.pos : error.pos + 1]
-    if (before.endswith(",") and here in ("}", "]", '"', "")) or "trailing comma" in error.msg:
+    if (before.endswith(",") and here in ("}", "]", '"')) or "trailing comma" in error.msg:
         return "remove the comma before it"
     if error.msg == "Extra data" and before.endswith("}"):
         return "remove the comma" if here == "," else "one object a line, with nothing after it"
     if here == "'":
         return "JSON wants double quotes"
+    if "Unterminated" in error.msg:
+        return "close the quote: the row is cut off, or a quote inside the text has no backslash"
     if "control character" in error.msg:
         return r"write line breaks and tabs inside a text as \n and \t"
     if "escape" in error.msg:
@@ -105,5 +107,5 @@ def cure_syntax(text: str, error: json.JSONDecodeError) -> str:
     if text[error.pos :].startswith(("None", "True", "False")):
         return "JSON writes null, true and false"
     if not here:
-        return "the row is cut off: write it whole, on one line"
+        return "the row is cut off: write it whole"
     return "write the row with a JSON library"

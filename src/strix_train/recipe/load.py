@@ -76,7 +76,7 @@ def _apply(setting: str, located: Located) -> None:
     try:
         value: Any = places.parse(text, place.source).value
     except InputError as error:
-        raise InputError(Problem("the value is not valid YAML", place, error.problems[0].cure)) from None
+        raise InputError(Problem("the value is not valid YAML", place, error.problems[0].cure or "quote it")) from None
     _put(located.value, parts, value, place)
     for known in [known for known in located.places if known[: len(parts)] == parts]:
         del located.places[known]

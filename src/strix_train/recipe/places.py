@@ -62,7 +62,7 @@ def read(path: Path) -> Located:
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+        raise InputError(Problem(f"cannot be read: {error.strerror}", at(path), "look at the file's rights")) from None
     if len(raw) > MAX_BYTES:
         raise InputError(Problem("is larger than 1 MiB", at(path), "a recipe is a short YAML file"))
     try:
@@ -90,7 +90,7 @@ def parse(text: str, source: str) -> Located:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise InputError(
-            Problem(f"a character that YAML forbids (code {error.character})", Place(source, line))
+            Problem(f"a character that YAML forbids (code {error.character})", Place(source, line), "remove it")
         ) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -98,7 +98,7 @@ def parse(text: str, source: str) -> Located:
         what = " ".join(part for part in (error.context, error.problem) if part)
         raise InputError(Problem(f"is not valid YAML: {what}", place, _yaml_cure(what))) from None
     except RecursionError:
-        raise InputError(Problem("is nested too deeply", Place(source))) from None
+        raise InputError(Problem("is nested too deeply", Place(source), "a recipe has two or three levels")) from None
     return located
 
 
@@ -107,9 +107,23 @@ def _yaml_cure(what: str) -> str:
         return "indent with spaces, not tabs"
     if "mapping values are not allowed" in what:
         return "quote a text that holds ': '"
-    if "found undefined alias" in what or "alias" in what:
+    if "alias" in what or "anchor" in what:
         return "quote a text that begins with '*' or '&'"
-    return ""
+    for words, cure in _CURES.items():
+        if words in what:
+            return cure
+    return "look at this line and the one above it"
+
+
+_CURES = {
+    "single document": "a recipe is one document: remove '---' and what follows",
+    "quoted scalar": "close the quote, or write the text without quotes",
+    "flow": "close the bracket, and put commas between entries",
+    "block": "indent keys of one section alike",
+    "could not find expected ':'": "write `key: value`",
+    "cannot start any token": "quote a text that begins with a special character",
+    "escape": "write a backslash in double quotes as \\\\, or use single quotes",
+}
 
 
 class _Builder:
@@ -127,7 +141,7 @@ class _Builder:
     def build(self, node: yaml.Node, path: Path_, above: frozenset[int]) -> Any:
         self.count += 1
         if self.count > MAX_NODES or id(node) in above:
-            raise InputError(Problem("repeats itself through aliases without end", self.where(node)))
+            raise InputError(Problem("repeats itself through aliases without end", self.where(node), "write it out"))
         self.places.setdefault(path, self.where(node))
         above = above | {id(node)}
         if isinstance(node, yaml.MappingNode):
@@ -140,7 +154,7 @@ class _Builder:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise InputError(Problem("a key must be a plain word", self.where(key_node)))
+                raise InputError(Problem("a key must be a plain word", self.where(key_node), "write `key: value`"))
             key = str(key_node.value)
             if key in result:
                 raise InputError(Problem(f"key '{key}' is given twice", self.where(key_node), "remove one of the two"))
@@ -170,4 +184,5 @@ class _Builder:
             )
         if kind == "str":
             return text
-        raise InputError(Problem(f"the YAML tag '{node.tag}' has no meaning in a recipe", self.where(node)))
+        what = f"the YAML tag '{node.tag}' has no meaning in a recipe"
+        raise InputError(Problem(what, self.where(node), "remove it"))
