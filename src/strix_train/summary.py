@@ -25,7 +25,7 @@ def report(
     return {
         "recipe": plan.loaded.name,
         "model": plan.model.word,
-        "method": plan.loaded.recipe.method,
+        "method": plan.loaded.recipe.method.kind,
         "backend": backend.name,
         "device": wish.device.name,
         "precision": wish.precision,
