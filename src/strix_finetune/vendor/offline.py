@@ -63,6 +63,7 @@ class Vendored:
     @contextlib.contextmanager
     def mirror(self, layer: Keyed, cache: Path) -> Iterator[NetSettings]:
         """Settings with a mirror of what the root file system of `layer` is made of, for any user to read."""
+        cache.mkdir(parents=True, exist_ok=True)
         with debian.work_folder(cache) as work:
             root = work / "mirror"
             for entry in self._apt_files(layer):
