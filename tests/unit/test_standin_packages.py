@@ -20,7 +20,7 @@ from tests.standin.shared_object import shared_object
 from tests.standin.wheels import Archive, wheel
 
 PROVEN = ("gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1201")
-WAVES = {"gfx942": 64, "gfx1030": 64, "gfx1100": 32, "gfx1151": 32, "gfx1201": 32}
+WAVES = {"gfx942": 64, "gfx1030": 32, "gfx1100": 32, "gfx1151": 32, "gfx1201": 32}
 
 
 def unpacked(folder: Path, *wheels: Archive) -> Path:

@@ -1,0 +1,135 @@
+"""A copy of the definitions with a stand-in for AMD's servers, and the command line that works on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from strix_finetune.mirrors import variable
+from tests.standin.command import PREFIX
+from tests.standin.server import Standin
+
+ROOT = Path(__file__).resolve().parents[2]
+CHANNEL = "amd"
+# the distributions of AMD's that may differ from lock to lock are locked by the test itself
+_OURS = "locks/amd-*"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """How a command ended: its exit code, what it printed, and the events of --json where it was asked for them."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def smoke(self) -> dict[tuple[str, str], tuple[str, str]]:
+        """(layer, test) → state and detail."""
+        found = [event for event in self.events if event["event"] == "smoke-result"]
+        return {(item["layer"], item["test"]): (item["state"], item["detail"]) for item in found}
+
+    @property
+    def sentence(self) -> str:
+        """The one thing that went wrong, wherever it was said."""
+        if not self.out.startswith("{"):
+            return self.err
+        return self.err + "".join(item["message"] for item in self.events if item["event"] == "layer-done")
+
+
+@dataclass
+class Place:
+    """Definitions in `images`, caches and locks of its own, and images that bear no name which people type."""
+
+    root: Path
+    amd: Standin
+    env: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def made(cls, root: Path, amd: Standin) -> Place:
+        """A place without a lock of the channel."""
+        shutil.copytree(ROOT / "images", root / "images")
+        for lock in (root / "images").glob(_OURS):
+            lock.unlink()
+        return cls(root, amd)
+
+    @property
+    def images(self) -> Path:
+        return self.root / "images"
+
+    @property
+    def downloads(self) -> Path:
+        """Where fetched files are kept, by sha256."""
+        return self.root / "cache/strix-finetune/archives"
+
+    def indexes(self) -> dict[str, str]:
+        """The variables that put the stand-in in the place of each of the channel's indexes."""
+        channel = tomllib.loads((self.images / f"channels/{CHANNEL}.toml").read_text())
+        return {variable(name): self.amd.index for name in channel["indexes"]}
+
+    def environment(self) -> dict[str, str]:
+        folders = {f"XDG_{name.upper()}_HOME": str(self.root / name) for name in ("cache", "state", "data")}
+        return {**os.environ, "PYTHONPATH": str(ROOT), **folders, **self.indexes(), **self.env}
+
+    def strix(
+        self, command: str, *arguments: str, target: str = "gfx1151", env: Mapping[str, str] | None = None
+    ) -> Said:
+        """Run a command of the product; no traceback may ever be seen."""
+        where = ["--images", str(self.images), "--channel", CHANNEL, "--target", target, "--engine", "docker"]
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.standin.command", command, *where, *arguments],
+            env={**self.environment(), **(env or {})},
+            cwd=self.root,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=1500,
+        )
+        assert "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
+        assert "a fault in strix-finetune itself" not in done.stderr, done.stderr
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def well(self, command: str, *arguments: str, target: str = "gfx1151") -> Said:
+        """The same for what must end well."""
+        said = self.strix(command, *arguments, target=target)
+        assert said.code == 0, f"{command} for {target} ended with {said.code}:\n{said.err}\n{said.out[-6000:]}"
+        return said
+
+    def forget(self, sha256s: Iterable[str]) -> None:
+        """Take files out of the download cache."""
+        for sha256 in sha256s:
+            (self.downloads / sha256).unlink(missing_ok=True)
+
+    def locked(self, target: str = "gfx1151") -> dict[str, Any]:
+        """The lock as it was written."""
+        return tomllib.loads((self.images / f"locks/{CHANNEL}-{target}.toml").read_text())
+
+    def override(self, name: str, files: Mapping[str, str | bytes]) -> Path:
+        """A folder with a user's changes."""
+        folder = self.root / "overrides" / name
+        for path, content in files.items():
+            file = folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content.encode() if isinstance(content, str) else content)
+        return folder
+
+
+def tags() -> set[str]:
+    """The names of the stand-in's images that Docker has."""
+    done = subprocess.run(
+        ["docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}"], capture_output=True, text=True, check=True
+    )
+    return {line for line in done.stdout.split() if re.match(rf"{re.escape(PREFIX)}[/:]", line)}
