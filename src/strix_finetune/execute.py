@@ -6,12 +6,14 @@ A failed layer stops its children only. Events go out, nothing is printed here.
 from __future__ import annotations
 
 import errno
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
+from strix_finetune import netconf
 from strix_finetune.crew import Check, Crew
 from strix_finetune.engine.base import BuildEvent, BuildRequest, Engine, StepDone, StepLog, StepStarted
 from strix_finetune.errors import BuildFailed, EngineError, Place, Problem, SmokeFailed, StrixError, WorkError
@@ -30,6 +32,8 @@ from strix_finetune.tags import move_tags
 
 # how a build step begins the line that says in one sentence why it fails
 TOLD = "strix-finetune: "
+# what apt says of a file that the lent part of a vendored archive does not have
+_ASKED = re.compile(rf"File not found - {netconf.MOUNT}/apt/(?:\S*/)?(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +233,20 @@ def _located(error: BuildFailed, step: Step) -> BuildFailed:
     if place is not None and place.line is not None and places:
         place = places[min(place.line, len(places)) - 1]
     told = next((line for line in reversed(error.log_tail) if line.startswith(TOLD)), "").removeprefix(TOLD)
-    if told:
+    if told := told or _not_vendored(error.log_tail):
         message, _, cure = told.partition("; ")
         place = next((Place(patch) for patch in step.layer.layer.node.patches if patch.name in message), place)
         problem = Problem(message, place, cure)
     return BuildFailed(Problem(problem.message, place, problem.cure), log_tail=error.log_tail)
+
+
+def _not_vendored(tail: Sequence[str]) -> str:
+    """What to say when apt asks a vendored folder for a file that it does not have."""
+    file = next((found[1] for line in tail if (found := _ASKED.search(line))), "")
+    if not file:
+        return ""
+    message = f"apt asks for {file}, which was not vendored: a layer below is of another state of the archive"
+    return f"{message}; build that one anew, with --rebuild and its name"
 
 
 def _forward(layer: str, emit: Emit) -> Callable[[BuildEvent], None]:

@@ -205,6 +205,20 @@ def test_a_step_says_its_own_sentence(chain: Images) -> None:
     assert site.done("rccl").log_tail == said
 
 
+def test_a_file_that_was_not_vendored_is_named(chain: Images) -> None:
+    site = Site(chain)
+    said = (
+        "Err:3 file:/mnt/apt sid/main amd64 libperl5.42 amd64 5.42.3-1",
+        "  File not found - /mnt/apt/pool/main/p/perl/libperl5.42_5.42.3-1_amd64.deb (2: No such file or directory)",
+        "E: Unable to fetch some archives, maybe run apt update or try with --fix-missing?",
+    )
+    site.engine.on_build = fails("torch", BuildFailed("the step 'RUN …' failed with exit code 100", log_tail=said))
+    site.run()
+    told = "apt asks for libperl5.42_5.42.3-1_amd64.deb, which was not vendored: a layer below is of another state of"
+    assert told in site.done("torch").message
+    assert site.done("torch").message.endswith("build that one anew, with --rebuild and its name")
+
+
 def test_a_failure_at_the_bottom_blocks_the_whole_chain(images: Images) -> None:
     names_ = ["a", "b", "c", "d"]
     for number, name in enumerate(names_):
