@@ -12,7 +12,7 @@ from strix_finetune.lockmodel import Lock
 class Change:
     """What a new lock changes; `old` or `new` is empty for what was added or removed.
 
-    `kind`: "apt", "wheels", "pip", "image" or "archive".
+    `kind`: "apt", "wheels", "pip", "image", "archive" or "accepted" (of what is known to be bad).
     """
 
     kind: str
@@ -37,9 +37,18 @@ def changes(before: Lock, after: Lock) -> Iterator[Change]:
     yield from _set_changes("wheels", "set of wheels", _held_wheels(before), _held_wheels(after))
     yield from _set_changes("pip", "set", _held_pip(before), _held_pip(after))
     yield from _differences("image", before.images, after.images)
-    old_archives = {name: archive.sha256[:12] for name, archive in before.archives.items()}
-    new_archives = {name: archive.sha256[:12] for name, archive in after.archives.items()}
+    # the hash says that it is another file; where it is the same, the address is what changed
+    moved = {
+        name
+        for name, archive in before.archives.items()
+        if name in after.archives and archive.sha256 == after.archives[name].sha256
+    }
+    old_archives, new_archives = (
+        {name: archive.url if name in moved else archive.sha256[:12] for name, archive in lock.archives.items()}
+        for lock in (before, after)
+    )
     yield from _differences("archive", old_archives, new_archives)
+    yield from _differences("accepted", before.accepted, after.accepted)
 
 
 _Held = Mapping[str, Mapping[str, str]]

@@ -66,7 +66,7 @@ def stack(project: Project, target_name: str, channel_name: str) -> Stack:
 
     for name in made:
         visit(name)
-    return Stack(target, channel, tuple(nodes.values()), absent)
+    return Stack(target, channel, tuple(nodes.values()), absent, project.known_bad)
 
 
 def _found(project: Project, target_name: str, channel_name: str) -> tuple[Target, Channel]:

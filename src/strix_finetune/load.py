@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from strix_finetune import tomlfile
+from strix_finetune import knownbad, tomlfile
 from strix_finetune.errors import DefinitionError, Place, Problem, nearest
 from strix_finetune.model import Channel, LayerDef, Project, Source, Target
 from strix_finetune.override import Override, apply_override, check_vars
@@ -43,9 +43,10 @@ def load(images: Path, override: Path | None = None) -> Project:
     targets, default = _targets(images / "targets.toml", problems)
     _check_layers(layers, problems, broken)
     _check_channels(channels, layers, targets, problems, broken)
+    known_bad = knownbad.read(images, problems)
     if problems:
         raise DefinitionError(sorted(problems, key=_order))
-    return Project(layers, channels, targets, default, images / "macros.j2", override)
+    return Project(layers, channels, targets, default, images / "macros.j2", override, known_bad)
 
 
 def _order(problem: Problem) -> tuple[str, int]:

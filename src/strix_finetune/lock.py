@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from strix_finetune import mirrors, wanted
+from strix_finetune import knownbad, mirrors, wanted
 from strix_finetune.ceilings import broken_ceilings
 from strix_finetune.changes import Change, changes
 from strix_finetune.errors import InputError, LockError, Problem, nearest
@@ -18,9 +18,10 @@ from strix_finetune.model import Stack
 from strix_finetune.netconf import NetSettings
 from strix_finetune.overlaps import overlaps
 from strix_finetune.resolve import AptAnswer, AptResolver
+from strix_finetune.rocmset import inconsistencies
 from strix_finetune.wanted import Gap, missing
 
-__all__ = ["Change", "Gap", "Stale", "check_versions", "make_lock", "missing", "stale"]
+__all__ = ["Change", "Gap", "Stale", "check_versions", "make_lock", "missing", "stale", "version_problems"]
 
 # its version tells which wheels an image of the suite can run
 _LIBC = "libc6"
@@ -61,16 +62,19 @@ def make_lock(
     *,
     update: Collection[str] = (),
     everything: bool = False,
+    accept: Collection[str] = (),
     resolver: AptResolver | None = None,
 ) -> tuple[Lock, tuple[Change, ...]]:
     """A lock of all that the stack asks for, and what it changes of `previous`.
 
     What is missing or no longer served is resolved; so is what `update` names (a Debian package, what a layer
-    provides, a set, a distribution of a set, an image), and with `everything` all of it. The rest stays.
+    provides, a set, a distribution of a set, an image), and with `everything` all of it. The rest stays. `accept`: ids
+    of the known-bad list that are taken all the same, and stay so while they apply.
 
-    Raises LockError for names that do not exist, requirements that contradict each other and broken ceilings;
-    FetchFailed where the archive or an index gives no answer.
+    Raises LockError for names that do not exist, requirements that contradict each other, broken ceilings and what is
+    known to be bad; FetchFailed where the archive or an index gives no answer.
     """
+    knownbad.find(stack.known_bad, accept)
     before = previous or wanted.empty_lock(stack)
     renewed = _Renewed(update, everything, stack, before)
     apt, libc = _lock_apt(stack, before, renewed, resolver or host_resolver(settings, cache))
@@ -84,14 +88,26 @@ def make_lock(
         images=_lock_images(stack, before, renewed, settings),
         archives={name: archive for name, archive, _ in wanted.archives(stack)},
     )
+    lock = replace(lock, accepted=knownbad.accepted(stack.known_bad, lock, before.accepted, accept))
     check_versions(stack, lock)
     return lock, tuple(changes(before, lock))
 
 
 def check_versions(stack: Stack, lock: Lock) -> None:
-    """Raise LockError where locked versions break a ceiling, or would come into an image in two ways."""
-    if problems := [*broken_ceilings(stack, lock), *overlaps(stack, lock)]:
+    """Raise LockError with every problem of `version_problems`."""
+    if problems := version_problems(stack, lock):
         raise LockError(problems)
+
+
+def version_problems(stack: Stack, lock: Lock) -> tuple[Problem, ...]:
+    """Where locked versions break a ceiling, come into an image in two ways, are not for one ROCm and this target, or
+    are known to be bad and not accepted. Pure."""
+    return (
+        *broken_ceilings(stack, lock),
+        *overlaps(stack, lock),
+        *inconsistencies(stack, lock),
+        *knownbad.refused(stack.known_bad, lock),
+    )
 
 
 def host_resolver(settings: NetSettings, cache: Path) -> AptResolver:

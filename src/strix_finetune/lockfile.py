@@ -79,6 +79,9 @@ def write(lock: Lock) -> bytes:
     for name, archive in sorted(lock.archives.items()):
         lines += ["", f"[archives.{_key(name)}]", f"url = {_text(archive.url)}"]
         lines += [f"sha256 = {_text(archive.sha256)}", f"size = {archive.size}"]
+    if lock.accepted:
+        lines += ["", "# known to be bad, and accepted all the same", "[accepted]"]
+        lines += [f"{_key(name)} = {_text(day)}" for name, day in sorted(lock.accepted.items())]
     return ("\n".join(lines) + "\n").encode()
 
 
@@ -152,8 +155,10 @@ def parse(data: bytes, path: Path, texts: Mapping[str, str] | None) -> Lock:
         name: ArchiveLock(table.text("url", _URL), table.text("sha256", _SHA256), table.integer("size", minimum=1))
         for name, table in root.tables("archives", _NAME)
     }
+    accepted_table = root.table("accepted", optional=True)
+    accepted = {name: accepted_table.text(name, _DAY) for name in accepted_table.names(_NAME)}
     document.finish()
-    return Lock(channel, target, apt, pip, wheels, images, archives)
+    return Lock(channel, target, apt, pip, wheels, images, archives, accepted)
 
 
 _NAME = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
@@ -164,10 +169,11 @@ _PYTHON = r"3\.[0-9]+"
 _SHA256 = r"[0-9a-f]{64}"
 _DIGEST = r"sha256:[0-9a-f]{64}"
 _IMAGE = r"[a-z0-9][A-Za-z0-9._:/-]*"
-_URL = r"https?://[^\s@]+|apt-source:[^\s@/]+/[^\s@/]+"
+_URL = r"https?://[^\s@]+|(?:apt-source|sdist):[^\s@/]+/[^\s@/]+"
 _WHEEL_URL = r"https?://[^\s@]+"
 # what may lie in a build context beside a requirements text
 _WHEEL_FILE = r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.(?:whl|tar\.gz|zip)"
+_DAY = r"[0-9]{4}-[01][0-9]-[0-3][0-9]"
 _DATE = r"[0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]Z"
 
 

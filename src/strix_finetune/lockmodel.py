@@ -133,7 +133,10 @@ class ArchiveLock:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """Every outside input of one channel and target. `images`: fully qualified name → "sha256:…"."""
+    """Every outside input of one channel and target. `images`: fully qualified name → "sha256:…".
+
+    `accepted`: id on the known-bad list → the day (ISO 8601) on which somebody accepted it all the same.
+    """
 
     channel: str
     target: str
@@ -142,6 +145,7 @@ class Lock:
     wheels: Mapping[str, WheelSetLock] = field(default_factory=dict)
     images: Mapping[str, str] = field(default_factory=dict)
     archives: Mapping[str, ArchiveLock] = field(default_factory=dict)
+    accepted: Mapping[str, str] = field(default_factory=dict)
 
 
 def normalize(name: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from strix_finetune.errors import Place
+from strix_finetune.knownbad import KnownBad
 from strix_finetune.schema import (
     Archive,
     ChannelFile,
@@ -83,6 +84,7 @@ class Project:
     default_target: str
     macros: Path
     override: Path | None = None
+    known_bad: tuple[KnownBad, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +116,16 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The layers of one target on one channel, parents before children. `absent`: layers that it lacks, and why."""
+    """The layers of one target on one channel, parents before children. `absent`: layers that it lacks, and why.
+
+    `known_bad`: the whole list of versions that must not be locked.
+    """
 
     target: Target
     channel: Channel
     nodes: tuple[Node, ...]
     absent: Mapping[str, str] = field(default_factory=dict)
+    known_bad: tuple[KnownBad, ...] = ()
 
     def node(self, name: str) -> Node:
         return next(node for node in self.nodes if node.name == name)

@@ -18,6 +18,7 @@ from strix_finetune.resolve import page
 from strix_finetune.resolve.browser import Browser, Probe
 from strix_finetune.resolve.distfiles import File, Listing, choose, supported
 from strix_finetune.resolve.metadata import Metadata, read
+from strix_finetune.resolve.page import Link
 from strix_finetune.schema import Index
 
 # what a file that was there and is not any more is answered with
@@ -45,6 +46,7 @@ class Catalog:
     browser: Browser
     cache: Path
     tell: Tell = say
+    _links: dict[str, tuple[Link, ...] | None] = field(default_factory=dict)
     _listings: dict[str, Listing] = field(default_factory=dict)
     _metadata: dict[str, Metadata] = field(default_factory=dict)
     _probes: dict[str, Probe] = field(default_factory=dict)
@@ -55,11 +57,18 @@ class Catalog:
             self._listings[project] = self._list(project)
         return self._listings[project]
 
+    def links(self, project: str) -> tuple[Link, ...] | None:
+        """All files on the page of a project, whatever they fit; None where the index does not serve it."""
+        if project not in self._links:
+            found = self.browser.page(f"{self.index.url}/{project}/", accept=page.ACCEPT, absent=self.index.absent)
+            self._links[project] = page.links(found, project) if found else None
+        return self._links[project]
+
     def _list(self, project: str) -> Listing:
-        found = self.browser.page(f"{self.index.url}/{project}/", accept=page.ACCEPT, absent=self.index.absent)
+        found = self.links(project)
         if found is None:
             return Listing(project, served=False)
-        listing = choose(project, page.links(found, project), supported(self.python, self.glibc), self.python)
+        listing = choose(project, found, supported(self.python, self.glibc), self.python)
         if listing.strange:
             raise FetchFailed(
                 f"the index page of '{project}' lists files of other projects ({listing.strange})",
