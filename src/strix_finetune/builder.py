@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strix_finetune import budget, graph, names, netconf, tested
+from strix_finetune import budget, graph, knownbad, names, netconf, tested
 from strix_finetune import lock as locks
 from strix_finetune.engine.base import Engine
 from strix_finetune.errors import InputError, LockError
@@ -86,6 +86,8 @@ def make_build_plan(
             )
         lock = _relock(workspace, lock, settings, emit)
     locks.check_versions(workspace.stack, lock)
+    for hit in knownbad.check(workspace.stack.known_bad, lock):
+        emit(Notice(f"accepted although it is known to be bad: {hit}"))
     plan = _plan(workspace, workspace.render(lock), engine, options)
     if any(_asks_the_archive(step.layer) for step in plan.builds):
         stale = locks.stale(workspace.stack, lock, settings, workspace.folders.cache)

@@ -14,6 +14,8 @@ from strix_finetune.model import Stack
 # amd-torch-device-gfx1151, rocm-sdk-device-gfx1151; a family's pack has another ending ("gfx115x", "gfx12-0", "gfx11")
 _PACK = re.compile(r"(?:amd-(?P<host>.+)|(?P<rocm>rocm-sdk))-device-(?P<gfx>gfx[0-9a-z-]+)")
 _TARGET = re.compile(r"gfx[0-9]+[0-9a-f]{2}")
+# AMD's, which the index of Python packages has only as empty files that keep the name
+_KEPT_NAMES = re.compile(r"amd-.+-device-.+|rocm-sdk-.+")
 _CURE = "lock the set anew with '--update {name}'"
 
 
@@ -38,9 +40,22 @@ def inconsistencies(stack: Stack, lock: Lock) -> Iterator[Problem]:
         for name in node.wheels
         for wheel in (lock.wheels[name].wheels if name in lock.wheels else ())
     }
+    yield from _placeholders(stack, lock)
     if held:
         yield from _one_rocm(held)
         yield from _packs(held, stack.target.id)
+
+
+def _placeholders(stack: Stack, lock: Lock) -> Iterator[Problem]:
+    for node in stack.nodes:
+        for name in node.pip:
+            for package, version in lock.pip[name].packages.items() if name in lock.pip else ():
+                if _KEPT_NAMES.fullmatch(package):
+                    yield Problem(
+                        f"'{name}' has {package} {version} from the index of Python packages, where it is empty",
+                        wanted.set_place(stack, node, "pip", name),
+                        "exclude it, and ask for it in a set of wheels of AMD's index",
+                    )
 
 
 def _one_rocm(held: dict[str, _Held]) -> Iterator[Problem]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -13,10 +14,16 @@ import pytest
 
 from strix_finetune import lock as locks
 from strix_finetune import lockfile
+from strix_finetune.builder import BuildOptions, make_build_plan
 from strix_finetune.cli import main
+from strix_finetune.errors import LockError
+from strix_finetune.events import Event, Notice
 from strix_finetune.lockmodel import AptPackage, Lock, Release
+from strix_finetune.netconf import Flags
 from strix_finetune.resolve import AptAnswer
 from strix_finetune.schema import Apt
+from strix_finetune.workspace import Options, open_workspace
+from tests.fakes import FakeEngine
 from tests.standin.amd import KNOWN_BAD, NEWER, RELEASE, archives, torch
 from tests.standin.faults import Status
 from tests.standin.server import Standin
@@ -42,6 +49,10 @@ requirements = ["torch[device-{{target}}]=={torch}"]
 follow = ["amd-torch*", "triton"]
 """
 LAYER = 'name = "{name}"\ndescription = "d"\n{rest}\n'
+TEMPLATES = {
+    "base": "FROM scratch\nADD {{ rootfs }} /\nRUN install {{ wheels('rocm') }}\n",
+    "torch": "FROM {{ parent }}\nRUN apt-get install {{ apt('apt') }}; install {{ wheels('torch') }}\n",
+}
 BAD = """\
 [[bad]]
 id = "early-nights"
@@ -93,6 +104,13 @@ class Desk:
         lines = [line for line in (out + err).splitlines() if "the index says no sha256" not in line]
         return code, [re.sub(r"\S*/(?=amd-gfx)", "", line) for line in lines]
 
+    def plan(self) -> list[str]:
+        """What is told while a build is planned, without where it is from."""
+        workspace = open_workspace(Options("gfx1151", "amd", images=self.root / "images"), os.environ)
+        told: list[Event] = []
+        make_build_plan(workspace, FakeEngine(), BuildOptions(), told.append, os.environ, Flags())
+        return [event.message.partition(" (")[0] for event in told if isinstance(event, Notice)]
+
     def held(self, target: str = "gfx1151") -> Lock:
         return lockfile.read(self.path(target))
 
@@ -110,7 +128,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     for name, rest in layers.items():
         (tmp_path / "images" / name).mkdir(parents=True)
         (tmp_path / "images" / name / "layer.toml").write_text(LAYER.format(name=name, rest=rest))
-        (tmp_path / "images" / name / "Dockerfile.j2").write_text("FROM scratch\n")
+        (tmp_path / "images" / name / "Dockerfile.j2").write_text(TEMPLATES[name])
     (tmp_path / "images/channels").mkdir()
     targets = "".join(f'[target.{name}]\nkind = "gpu"\n' for name in TARGETS)
     (tmp_path / "images/targets.toml").write_text(f'default = "gfx1151"\n{targets}')
@@ -281,12 +299,15 @@ def test_what_is_known_to_be_bad_is_refused_or_accepted(desk: Desk) -> None:
     assert any(re.fullmatch(r"early-nights 20\d\d-\d\d-\d\d added", line) for line in lines)
     code, lines = desk.lock("--check", "--offline")
     assert (code, lines[0][:39]) == (0, "accepted: ROCm 7.14.0a20260610: HIP cra")
-    # it stays accepted while it applies, and a lock without it is refused by everything that reads it
+    # it stays accepted while it applies, a build says so, and a lock without it stops one
     assert desk.lock() == (0, ["amd-gfx1151.toml: no changes"])
+    assert desk.plan() == ["accepted although it is known to be bad: ROCm 7.14.0a20260610: HIP crashes when it starts"]
     desk.path().write_text(desk.path().read_text().partition("\n# known to be bad")[0])
     code, lines = desk.lock("--check", "--offline")
     assert code == 1
     assert lines[0].startswith("wrong: known to be bad on gfx1151: ROCm 7.14.0a20260610")
+    with pytest.raises(LockError, match=r"^known to be bad on gfx1151: ROCm 7.14.0a20260610: HIP crashes when it star"):
+        desk.plan()
     desk.amd.tree = Tree(stubs("this"))
     desk.channel()
     assert (

@@ -6,7 +6,7 @@ import pytest
 
 from strix_finetune.errors import LockError
 from strix_finetune.lock import check_versions, version_problems
-from strix_finetune.lockmodel import AptLock, Lock, WheelLock, WheelSetLock
+from strix_finetune.lockmodel import AptLock, Lock, PipLock, WheelLock, WheelSetLock
 from strix_finetune.model import Stack
 from tests.conftest import Images
 
@@ -98,4 +98,13 @@ def test_a_placeholder_and_a_pack_without_its_host(stack: Stack) -> None:
     lines = said(stack, ROCM, [TORCH[2]])
     assert lines[0].endswith(
         "amd-torch-device-gfx1151 2.13.0+rocm10.0.0 is of no use without torch, which is not locked"
+    )
+
+
+def test_placeholders_of_the_index_of_python_packages(stack: Stack) -> None:
+    text = f"amd-torch-device-gfx1151==0.0.1.dev0 --hash=sha256:{'a' * 64}\npeft==1.0 --hash=sha256:{'b' * 64}\n"
+    lock = Lock("amd", "gfx1151", AptLock("sid", {}), pip={"app": PipLock("3.14", text, "d" * 64)})
+    [problem] = version_problems(stack, lock)
+    assert "'app' has amd-torch-device-gfx1151 0.0.1.dev0 from the index of Python packages, where it is empty; " in (
+        str(problem)
     )
