@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from zipfile import ZipFile
@@ -27,11 +29,7 @@ LOCKED = {
 }
 
 
-def targets_of(path: Path) -> tuple[str, ...]:
-    try:
-        return inspect(path).targets
-    except CodeObjectError as error:
-        raise guard.Unreadable(str(error)) from error
+targets_of = guard.reading(inspect, CodeObjectError)
 
 
 def add(site: Path, *wheels: Archive) -> Path:
@@ -79,6 +77,12 @@ def every_fault(site: Path, target: str = TARGET) -> list[str]:
 
 def test_the_real_layout_has_no_fault(site: Path) -> None:
     assert every_fault(site) == []
+
+
+def test_stubs_are_known_for_what_they_are(site: Path, tmp_path: Path) -> None:
+    assert guard.stand_in(guard.installed(site)).startswith(("rocm-sdk-core", "torch"))
+    real = add(tmp_path / "real", wheel("torch", "2.13.0+rocm10.0.0", {"torch/__init__.py": ""}))
+    assert guard.stand_in(guard.installed(real)) == ""
 
 
 def test_an_image_for_another_target_is_seen(site: Path) -> None:
@@ -217,6 +221,17 @@ def test_the_lock_is_read_from_hashed_texts(tmp_path: Path) -> None:
 def test_the_build_of_torch(hip: str | None, wanted: str, rocm: str | None, locked: str, sentence: str) -> None:
     faults = guard.build_faults(hip, wanted, rocm, locked)
     assert (faults == []) if not sentence else (len(faults) == 1 and sentence in faults[0]), faults
+
+
+def test_the_version_is_read_and_nothing_imported(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(site)
+    assert guard.torch_version() == guard.TorchVersion("2.13.0+rocm10.0.0", "7.15.26333", "10.0.0", None)
+    assert "torch" not in sys.modules
+    shutil.rmtree(site / "torch")
+    importlib.invalidate_caches()
+    monkeypatch.setattr(sys, "path", [str(site)])
+    with pytest.raises(ModuleNotFoundError, match="there is no torch"):
+        guard.torch_version()
 
 
 def test_torch_with_its_code_inside(tmp_path: Path) -> None:

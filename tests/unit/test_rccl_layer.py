@@ -49,7 +49,7 @@ def test_every_patch_is_in_the_series_and_says_what_it_is(folder: Path) -> None:
         for field in ("Subject", "Why", "Upstream", "Source"):
             assert re.search(rf"^{field}: \S", header, re.M), f"{name} has no {field}"
         # the smoke test finds exactly these in the library
-        left = [line.split()[-1].strip('")') for line in re.findall(r"^\+.*\d{4}-[a-z0-9-]+.*$", change, re.M)]
+        left = [line.split()[-1].strip('");') for line in re.findall(r"^\+.*\d{4}-[a-z0-9-]+.*$", change, re.M)]
         assert name.removesuffix(".patch") in left, f"{name} leaves no mark of its own"
 
 

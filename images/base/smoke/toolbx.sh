@@ -31,9 +31,19 @@ esac
 login() { env -i HOME=/root TERM=dumb bash --login -c "$1" 2>&1; }
 [ "$(login 'printf %s "${PATH%%:*}"')" = /opt/venv/bin ] || fail "a login shell does not find /opt/venv/bin first"
 for name in PYTHONNOUSERSITE LANG; do
+  printenv "$name" > /dev/null || fail "the image's ENV does not set $name"
+done
+# what a layer sets for programs: of the image's ENV, or written for login shells
+for name in $(env | sed -n 's/^\([A-Z][A-Z0-9_]*\)=.*/\1/p') \
+  $(sed -n 's/.*export \([A-Z][A-Z0-9_]*\)=.*/\1/p' /etc/profile.d/strix-finetune*.sh); do
+  case "$name" in
+    PATH | STRIX_SMOKE | STRIX_LAYER | STRIX_TARGET | STRIX_CHANNEL) continue ;;
+    LANG | PYTHON* | DISABLE_* | HIP_* | HSA_* | MIOPEN_* | NCCL_* | RCCL_* | ROC* | STRIX_* | TORCH* | UNSLOTH_* | USE_*) ;;
+    *) continue ;;
+  esac
   inside=$(printenv "$name" || true)
-  [ -n "$inside" ] || fail "the image's ENV does not set $name"
-  [ "$(login "printf %s \"\$$name\"")" = "$inside" ] || fail "a login shell has another $name than the image's ENV"
+  [ "$(login "printf %s \"\$$name\"")" = "$inside" ] \
+    || fail "a login shell has another $name than the image's ENV ('$(login "printf %s \"\$$name\"")' and '$inside')"
 done
 [ -z "$(login true)" ] || fail "a login shell that is not interactive prints: $(login true | head -n 1)"
 

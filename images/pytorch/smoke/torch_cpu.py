@@ -1,11 +1,19 @@
 #!/usr/bin/env python3
 """PyTorch imports, is what its package says, computes right on the CPU, and is no CUDA build."""
 
+import os
 import sys
+import sysconfig
 import time
 from importlib.metadata import version
 from pathlib import Path
 
+sys.path.insert(0, str(Path(os.environ["STRIX_SMOKE"], "lib")))
+import guard
+
+if stub := guard.stand_in(guard.installed(Path(sysconfig.get_path("purelib")))):
+    print(f"not shown: {stub} is a stub that computes nothing")
+    sys.exit(77)
 started = time.monotonic()
 import torch  # noqa: E402
 

@@ -22,7 +22,12 @@ if not Path("/dev/kfd").exists():
 if not os.access("/dev/kfd", os.R_OK | os.W_OK):
     sys.exit(f"hip: /dev/kfd is here and user {os.getuid()} with the groups {os.getgroups()} may not use it")
 
-hip, hiprtc = ctypes.CDLL("libamdhip64.so.7"), ctypes.CDLL("libhiprtc.so.7")
+try:
+    from rocm_sdk import find_libraries
+
+    hip, hiprtc = (ctypes.CDLL(str(path)) for path in find_libraries("amdhip64", "hiprtc"))
+except ModuleNotFoundError:
+    hip, hiprtc = ctypes.CDLL("libamdhip64.so.7"), ctypes.CDLL("libhiprtc.so.7")
 hip.hipGetErrorString.restype = ctypes.c_char_p
 
 

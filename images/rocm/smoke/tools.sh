@@ -6,6 +6,20 @@ fail() {
   exit 1
 }
 
+if command -v rocm-sdk > /dev/null; then
+  # AMD's wheels: the tools are there when ROCm is, and which of them changes from release to release
+  version=$(rocm-sdk version) || fail "rocm-sdk version ends with $?"
+  command -v rocminfo > /dev/null || fail "rocminfo is missing, which bitsandbytes and Unsloth ask for the GPU"
+  command -v lspci > /dev/null || fail "lspci is missing, which Unsloth asks for the GPU"
+  told=$(rocminfo 2>&1)
+  code=$?
+  [ -e /dev/kfd ] || [ "$code" != 0 ] || fail "rocminfo ends well without a GPU: $told"
+  [ ! -e /dev/kfd ] || [ "$code" = 0 ] || fail "rocminfo fails although there is /dev/kfd: $told"
+  [ "$code" -lt 126 ] || fail "rocminfo does not run: $told"
+  echo "rocm-sdk $version; rocminfo runs"
+  exit 0
+fi
+
 for tool in rocminfo rocm_agent_enumerator amd-smi rocm-smi; do
   command -v "$tool" > /dev/null || fail "$tool is missing"
 done

@@ -1,8 +1,8 @@
 #!/opt/venv/bin/python
 """The venv holds what the lock names, nothing else, and the versions suit one another."""
 
+import json
 import os
-import re
 import sys
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
@@ -10,10 +10,14 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-lock = Path(os.environ["STRIX_SMOKE"], "locked", "pip-unsloth.txt").read_text()
-locked = {
-    canonicalize_name(name): version for name, version in re.findall(r"^([\w.-]+)==([^\s;\\]+)", lock, re.MULTILINE)
-}
+HOME = Path(os.environ["STRIX_SMOKE"])
+sys.path.insert(0, str(HOME / "lib"))
+import guard  # noqa: E402
+
+# what this layer and those below it bring
+layers = json.loads((HOME / "layers.json").read_text())
+sets = [name for layer in ("rocm", "pytorch", "unsloth") for name in layers.get(layer, {}).get("sets", ())]
+locked = guard.read_locked(HOME / "locked" / f"{name}.txt" for name in sets)
 if not locked:
     sys.exit("the lock names no package, so there is nothing to compare with")
 

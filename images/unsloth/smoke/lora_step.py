@@ -4,10 +4,17 @@
 import math
 import os
 import sys
+import sysconfig
 import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(os.environ["STRIX_SMOKE"], "lib")))
+import guard
+
+if stub := guard.stand_in(guard.installed(Path(sysconfig.get_path("purelib")))):
+    print(f"not shown: {stub} is a stub that computes nothing")
+    sys.exit(77)
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_DISABLE_PROGRESS_BARS="1", UNSLOTH_FORCE_CPU="1")
 work = tempfile.TemporaryDirectory(prefix="strix-lora-")
 os.environ["HF_HOME"] = f"{work.name}/hf"

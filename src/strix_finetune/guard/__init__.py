@@ -6,18 +6,19 @@ the reader of device code is handed in (`TargetsOf`).
 """
 
 from .bitsandbytes import four_bit_faults, library_faults, library_name
-from .codes import TargetsOf, Unreadable, kpack_faults, pack_faults, torch_code_faults
+from .codes import TargetsOf, Unreadable, kpack_faults, pack_faults, reading, torch_code_faults
 from .foreign import foreign_distributions, foreign_libraries, torch_faults
 from .locked import read_locked, version_faults
 from .rccl import Relaid, find_copies, rccl_faults
 from .records import record_faults
-from .sites import Installed, installed
-from .torchbuild import build_faults, devel_faults, triton_faults
+from .sites import Installed, installed, stand_in
+from .torchbuild import TorchVersion, build_faults, devel_faults, torch_version, triton_faults
 
 __all__ = [
     "Installed",
     "Relaid",
     "TargetsOf",
+    "TorchVersion",
     "Unreadable",
     "build_faults",
     "devel_faults",
@@ -32,9 +33,12 @@ __all__ = [
     "pack_faults",
     "rccl_faults",
     "read_locked",
+    "reading",
     "record_faults",
+    "stand_in",
     "torch_code_faults",
     "torch_faults",
+    "torch_version",
     "triton_faults",
     "version_faults",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from .sites import Installed, same_version
 
@@ -21,6 +22,23 @@ _WITH_PACKS = ("torch", "torchvision")
 
 class Unreadable(Exception):
     """Device code that cannot be read; the text is a sentence that names the file."""
+
+
+class _Report(Protocol):
+    @property
+    def targets(self) -> tuple[str, ...]: ...
+
+
+def reading(inspect: Callable[[Path], _Report], fault: type[Exception]) -> TargetsOf:
+    """`TargetsOf` by our reader of device code, which lies beside this folder under another name in an image."""
+
+    def targets_of(path: Path) -> tuple[str, ...]:
+        try:
+            return inspect(path).targets
+        except fault as error:
+            raise Unreadable(str(error)) from error
+
+    return targets_of
 
 
 def code_faults(path: Path, target: str, targets_of: TargetsOf) -> list[str]:

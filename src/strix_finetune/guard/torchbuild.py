@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import runpy
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from .sites import Installed, same_version
 
 _DEVEL = ("_rocm_sdk_devel", "rocm_sdk_devel")
+
+
+@dataclass(frozen=True, slots=True)
+class TorchVersion:
+    """What torch/version.py says; `hip`, `rocm` and `cuda` are None where torch is not built for them."""
+
+    version: str
+    hip: str | None = None
+    rocm: str | None = None
+    cuda: str | None = None
+
+
+def torch_version() -> TorchVersion:
+    """The version of the torch that Python would import, without importing it, which takes seconds.
+
+    Raises ModuleNotFoundError when there is none.
+    """
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("there is no torch")
+    said = runpy.run_path(str(Path(spec.submodule_search_locations[0], "version.py")))
+    return TorchVersion(said["__version__"], said.get("hip"), said.get("rocm"), said.get("cuda"))
 
 
 def build_faults(hip: str | None, wanted: str, rocm: str | None = None, locked_rocm: str = "") -> list[str]:

@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""The one torch is the build that was locked, for ROCm where the channel has it, with its Triton and its device code.
+
+Nothing of this needs a GPU, and all of it is asked again in every image built on top: a later step that replaced torch
+would import without a word. File contents are read where the wheels are installed, their sizes everywhere.
+"""
+
+import json
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+HOME = Path(os.environ["STRIX_SMOKE"])
+sys.path.insert(0, str(HOME / "lib"))
+import guard  # noqa: E402
+from codeobject import CodeObjectError, inspect  # noqa: E402
+
+target, site = os.environ["STRIX_TARGET"], Path(sysconfig.get_path("purelib"))
+declared = json.loads((HOME / "layers.json").read_text())
+sets = [name for name in declared["pytorch"]["sets"] if name.startswith("wheels-")]
+locked = guard.read_locked(HOME / "locked" / f"{name}.txt" for name in sets)
+relaid = Path("/opt/rccl/lib/librccl.so.1").resolve()
+
+# wherever Python looks, so that a second torch is seen that hides the first
+have = [item for folder in dict.fromkeys(sys.path) for item in guard.installed(Path(folder))]
+faults = guard.version_faults(have, locked)
+faults += guard.foreign_distributions(have)
+faults += guard.torch_faults(have)
+if sets:
+    for item in have:
+        if item.name in locked:
+            # torch's own RCCL gives way to the one that this project compiled
+            ours = [path for path in site.glob("**/librccl.so*") if path.is_symlink() and path.resolve() == relaid]
+            contents = os.environ["STRIX_LAYER"] == "pytorch"
+            faults += guard.record_faults(item, contents=contents, allowed=ours if item.name == "torch" else ())
+    faults += guard.triton_faults(have, site)
+    faults += guard.pack_faults(have, site, target)
+    faults += guard.kpack_faults(site, target, guard.reading(inspect, CodeObjectError))
+    if not faults:
+        faults += guard.torch_code_faults(site, target, guard.reading(inspect, CodeObjectError))
+foreign, count = guard.foreign_libraries([Path("/usr"), Path("/opt")])
+faults += foreign
+if faults:
+    sys.exit("\n".join(f"torch: {fault}" for fault in faults))
+
+torch = guard.torch_version()
+held = guard.read_locked(path for path in (HOME / "locked").glob("wheels-*.txt"))
+faults = guard.build_faults(torch.hip, str(declared["pytorch"]["vars"]["hip"]), torch.rocm, held.get("rocm", ""))
+if torch.version != locked.get("torch", torch.version):
+    faults.append(f"the module says that it is {torch.version}, locked is {locked['torch']}")
+if torch.cuda is not None:
+    faults.append(f"this torch is built for CUDA {torch.cuda}")
+if faults:
+    sys.exit("\n".join(f"torch: {fault}" for fault in faults))
+build = f"HIP {torch.hip}, code for {target} alone" if torch.hip else "without GPU support"
+print(f"torch {torch.version} ({build}) is the only one; {count} files, none for another maker's GPU")
