@@ -11,24 +11,35 @@ from strix_train.errors import TrainError
 
 
 class Collator:
-    """Pads rows of ids and labels on the right to the longest of the batch. Shapes: (rows, tokens)."""
+    """Makes a batch of rows of ids and labels. Shapes: (rows, tokens).
 
-    def __init__(self, pad: int) -> None:
-        self.pad = pad
+    Rows are padded on the right to the longest of the batch. Packed rows bring position_ids that begin anew inside a
+    row; with `flat` they stand end to end in one row instead of being padded, as Unsloth wants them.
+    """
+
+    def __init__(self, pad: int, *, flat: bool = False) -> None:
+        self.pad, self.flat = pad, flat
 
     def __call__(self, rows: Sequence[dict[str, list[int]]]) -> dict[str, Any]:
         import torch
 
+        filling = {"input_ids": self.pad, "labels": IGNORED, "position_ids": 0}
+        packed = "position_ids" in rows[0]
+        if self.flat and packed:
+            rows = [{name: [value for row in rows for value in row[name]] for name in filling}]
         longest = max(len(row["input_ids"]) for row in rows)
-        ids = torch.full((len(rows), longest), self.pad, dtype=torch.long)
-        labels = torch.full((len(rows), longest), IGNORED, dtype=torch.long)
+        made = {
+            name: torch.full((len(rows), longest), fill, dtype=torch.long)
+            for name, fill in filling.items()
+            if name in rows[0]
+        }
         mask = torch.zeros((len(rows), longest), dtype=torch.long)
         for index, row in enumerate(rows):
             length = len(row["input_ids"])
-            ids[index, :length] = torch.tensor(row["input_ids"])
-            labels[index, :length] = torch.tensor(row["labels"])
+            for name, tensor in made.items():
+                tensor[index, :length] = torch.tensor(row[name])
             mask[index, :length] = 1
-        return {"input_ids": ids, "labels": labels, "attention_mask": mask}
+        return {**made, "attention_mask": mask}
 
 
 @dataclass(slots=True)
@@ -41,8 +52,11 @@ class Proof:
     tokens: Any = 0
 
     def look(self, inputs: dict[str, Any]) -> None:
-        """Check the first batch. Raises TrainError where its labels cannot be right."""
-        mask = inputs.get("attention_mask")
+        """Check the first batch. Raises TrainError where its labels cannot be right.
+
+        Of packed rows the mask is only counted: what they see follows from their positions alone.
+        """
+        mask = inputs.pop("attention_mask") if "position_ids" in inputs else inputs.get("attention_mask")
         self.tokens = self.tokens + (mask.sum() if mask is not None else inputs["input_ids"].numel())
         if self.found:
             return

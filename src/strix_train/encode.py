@@ -38,11 +38,26 @@ class Text(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One row: token ids, labels of the same length (IGNORED where no loss), and whether max_length cut it."""
+    """One row: token ids and labels (IGNORED where no loss), within max_length; `length` is that of the whole row."""
 
     ids: list[int]
     labels: list[int]
-    cut: bool
+    length: int
+
+    @property
+    def cut(self) -> bool:
+        """Whether max_length cut the row."""
+        return self.length > len(self.ids)
+
+    @property
+    def first(self) -> int:
+        """Where the first token that counts in the loss stands."""
+        return next((index for index, label in enumerate(self.labels) if label != IGNORED), len(self.labels))
+
+    @property
+    def end(self) -> int:
+        """Where the last token that counts in the loss ends."""
+        return next((index for index in range(len(self.labels), 0, -1) if self.labels[index - 1] != IGNORED), 0)
 
     @property
     def learned(self) -> int:
@@ -70,7 +85,7 @@ def encoder(text: Text, *, template: str, responses_only: bool, max_length: int)
         if not isinstance(row, Continuation):
             spans = [(start, _with_end(end, whole, ids, offsets, text)) for start, end in spans]
         labels = _labels(ids, offsets, spans) if responses_only else list(ids)
-        return Encoded(ids[:max_length], labels[:max_length], len(ids) > max_length)
+        return Encoded(ids[:max_length], labels[:max_length], len(ids))
 
     return encode
 

@@ -23,6 +23,8 @@ class LocalText:
         from tokenizers import Tokenizer
 
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         special = template.special_tokens(folder)
         self._template = template.ChatTemplate(source, special) if source else None
         self.has_template = source is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from strix_train.errors import Problem
 from strix_train.recipe.load import Loaded
 
-METHODS = ("sft",)
+METHODS = ("sft", "cpt")
 
 
 def refusals(loaded: Loaded) -> list[Problem]:
@@ -25,6 +25,7 @@ def refusals(loaded: Loaded) -> list[Problem]:
     if recipe.adapter.kind != "lora":
         what = f"adapter {recipe.adapter.kind} is not trained by this version"
         found.append(Problem(what, loaded.place("adapter"), "write adapter: lora"))
-    if recipe.data.packing:
-        found.append(Problem("packing is not done by this version", loaded.place("data", "packing"), "remove it"))
+    if recipe.data.packing and recipe.method.kind not in ("sft", "cpt"):
+        what = f"rows of method {recipe.method.kind} are not packed"
+        found.append(Problem(what, loaded.place("data", "packing"), "remove it"))
     return found

@@ -19,6 +19,10 @@ class Adapted:
                 "this model has only a slow tokenizer, which cannot tell where a token stands in the text",
                 cure="add its tokenizer.json to the model folder",
             )
+        # a tokenizer.json may bring a length to cut at, or to fill up to
+        self._plain = self.tokenizer.backend_tokenizer
+        self._plain.no_truncation()
+        self._plain.no_padding()
         self.has_template = bool(self.tokenizer.chat_template)
         begins = self.tokenizer("a")["input_ids"][:1] == [self.tokenizer.bos_token_id]
         self.bos = str(self.tokenizer.bos_token) if begins else ""
@@ -42,8 +46,8 @@ class Adapted:
 
     def tokens(self, text: str) -> tuple[list[int], list[Span]]:
         """Return ids and character spans of a text, adding nothing."""
-        found = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        return list(found["input_ids"]), [tuple(span) for span in found["offset_mapping"]]
+        found = self._plain.encode(text, add_special_tokens=False)
+        return found.ids, found.offsets
 
     def is_end(self, token: int) -> bool:
         """Whether the model stops at this token, or it is a special token that ends a turn."""

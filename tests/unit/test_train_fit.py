@@ -44,6 +44,12 @@ class Tokens:
     def get_added_tokens_decoder(self) -> dict[int, Any]:
         return {index: SimpleNamespace(special=True) for index in range(3)}
 
+    def no_truncation(self) -> None:
+        """Nothing is cut here."""
+
+    def no_padding(self) -> None:
+        """Nothing is filled up here."""
+
     def token_to_id(self, token: str) -> int | None:
         return self.known.get(token)
 

@@ -92,8 +92,12 @@ class Data(Strict):
     faulty: Literal["refuse", "skip"] = Field(
         default="refuse", description="Rows with faults stop the run, or are left out and counted."
     )
-    packing: bool = Field(
-        default=False, description="Put several short rows into one of max_length, each seeing only itself."
+    packing: bool | None = Field(
+        default=None,
+        description=(
+            "Put several short rows into one of max_length, each seeing only itself; by default for method cpt alone, "
+            "where documents follow one another."
+        ),
     )
 
 

@@ -1,0 +1,124 @@
+"""What every method does before its trainer is built: load, adapt, count steps, spell every hyperparameter out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from strix_train.answers import stop_tokens
+from strix_train.errors import InputError, Problem, TrainError, nearest
+from strix_train.methods import Job
+from strix_train.recipe.adapter import LowRank
+from strix_train.tokenizer import Adapted
+
+
+@dataclass(slots=True)
+class Ready:
+    """A model and its tokenizer. `facts` go into report.json."""
+
+    model: Any
+    tokenizer: Any
+    text: Adapted
+    facts: dict[str, Any]
+
+    @property
+    def pad(self) -> int:
+        """The token that fills rows up."""
+        found = self.text.tokenizer.pad_token_id
+        return int(self.text.tokenizer.eos_token_id if found is None else found)
+
+
+def load(job: Job) -> Ready:
+    """Return the model, on its device, with the template that the recipe wants."""
+    model, tokenizer = job.backend.load(job.wish)
+    if job.plan.template.source:
+        tokenizer.chat_template = job.plan.template.source
+        getattr(tokenizer, "tokenizer", tokenizer).chat_template = job.plan.template.source
+    return Ready(model, tokenizer, Adapted(tokenizer, stop_tokens(model, tokenizer)), {})
+
+
+def adapt(job: Job, ready: Ready) -> None:
+    """Give the model its fresh adapter, and tell how much of it learns."""
+    adapter = job.plan.loaded.recipe.adapter
+    assert isinstance(adapter, LowRank)  # refusals
+    _check_targets(job, ready.model, adapter)
+    ready.model = job.backend.adapt(ready.model, adapter, job.wish)
+    trainable = sum(weight.numel() for weight in ready.model.parameters() if weight.requires_grad)
+    if not trainable:
+        raise TrainError("the adapter reaches no part of the model", cure="check adapter.targets")
+    total = sum(weight.numel() for weight in ready.model.parameters())
+    job.console.fact("adapter", f"{adapter.kind} r={adapter.r}: {trainable:,} of {total:,} parameters learn")
+    ready.facts |= {"trainable_parameters": trainable, "parameters": total}
+
+
+def _check_targets(job: Job, model: Any, adapter: LowRank) -> None:
+    """Refuse names of modules that the model does not have; peft passes over them while others match."""
+    import torch
+
+    if isinstance(adapter.targets, str):
+        return
+    linear = sorted({name.rpartition(".")[2] for name, it in model.named_modules() if isinstance(it, torch.nn.Linear)})
+    every = ["." + name for name, _ in model.named_modules()]
+    for index, name in enumerate(adapter.targets):
+        if not any(module.endswith("." + name) for module in every):
+            place = job.plan.loaded.place("adapter", "targets", index)
+            raise InputError(Problem(f"the model has no module '{name}'", place, nearest(name, linear)))
+
+
+def steps_of(job: Job, rows: int) -> int:
+    """Return the number of optimizer steps, counted as the trainer counts them."""
+    schedule = job.plan.loaded.recipe.schedule
+    if schedule.steps is not None:
+        return schedule.steps
+    passes = math.ceil(rows / (schedule.batch * job.world))
+    return max(1, math.ceil((schedule.epochs or 0) * math.ceil(passes / schedule.accumulation)))
+
+
+def arguments(job: Job, steps: int) -> dict[str, Any]:
+    """Return every hyperparameter, spelt out: each library's version has defaults of its own, and changes them."""
+    recipe = job.plan.loaded.recipe
+    schedule, every = recipe.schedule, recipe.checkpoints.every
+    warmup = schedule.warmup if schedule.warmup >= 1 else schedule.warmup * steps
+    return {
+        "output_dir": str(job.folder.checkpoints),
+        "per_device_train_batch_size": schedule.batch,
+        "per_device_eval_batch_size": recipe.evaluation.batch or schedule.batch,
+        "gradient_accumulation_steps": schedule.accumulation,
+        "max_steps": steps,
+        "learning_rate": schedule.learning_rate,
+        "lr_scheduler_type": "constant_with_warmup" if schedule.scheduler == "constant" else schedule.scheduler,
+        "warmup_steps": min(steps, math.ceil(warmup)),
+        "optim": "adamw_torch_fused",
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.999,
+        "adam_epsilon": 1e-8,
+        "weight_decay": schedule.weight_decay,
+        "max_grad_norm": schedule.max_grad_norm,
+        "label_smoothing_factor": 0.0,
+        "average_tokens_across_devices": True,
+        "seed": schedule.seed,
+        "data_seed": schedule.seed,
+        "bf16": job.wish.precision == "bf16",
+        "fp16": job.wish.precision == "fp16",
+        "use_cpu": not job.device.is_gpu,
+        "torch_compile": False,
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "disable_tqdm": True,
+        "report_to": "none",
+        "eval_strategy": "steps" if recipe.evaluation.every and job.plan.evaluation else "no",
+        "eval_steps": recipe.evaluation.every or steps,
+        "prediction_loss_only": True,
+        "save_strategy": "steps" if every else "no",
+        "save_steps": every or steps,
+        "save_total_limit": None,
+        "dataloader_num_workers": 0,
+        "dataloader_drop_last": False,
+        "dataloader_pin_memory": job.device.is_gpu,
+        "remove_unused_columns": False,
+        # a PyTorch with MPI would be preferred to Gloo, and MPI knows nothing of torchrun: one process a world
+        "ddp_backend": "gloo" if job.world > 1 and not job.device.is_gpu else None,
+        "ddp_find_unused_parameters": False if job.world > 1 else None,
+    }
