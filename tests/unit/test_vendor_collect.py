@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from strix_finetune import graph, lockfile
-from strix_finetune.errors import FetchFailed, LockError
+from strix_finetune.errors import FetchFailed, InputError, LockError
 from strix_finetune.lockmodel import AptLock, AptPackage, Lock, PipLock, Release
 from strix_finetune.netconf import NetSettings
 from strix_finetune.vendor import collect, manifest, plan, steps
@@ -229,6 +229,29 @@ def test_renew_asks_anew(bench: Bench) -> None:
     bench.vendor()
     assert bench.vendor(renew=True) == (4, 0)
     assert bench.planned == 2
+
+
+def test_renew_keeps_the_other_targets(bench: Bench) -> None:
+    bench.vendor()
+    bench.lock(target="cpu")
+    bench.vendor("cpu")
+    bench.vendor(renew=True)
+    assert set(manifest.read(bench.folder).locks) == {"debian-gfx1151", "debian-cpu"}
+
+
+def test_a_manifest_that_cannot_be_read_is_made_anew_when_asked(bench: Bench) -> None:
+    bench.vendor()
+    (bench.folder / "vendor.json").write_text("{")
+    with pytest.raises(InputError, match=r"with 'strix-finetune vendor .* --renew'"):
+        bench.vendor()
+    assert bench.vendor(renew=True) == (4, 0)
+
+
+def test_what_a_killed_run_left_is_removed(bench: Bench) -> None:
+    manifest.write(bench.folder, "wheels/python/old/old.whl.part", b"half")
+    manifest.write(bench.folder, "archives/x/.source.tar.gz.7f.99999999.part", b"half")
+    bench.vendor()
+    assert bench.there() == {*bench.files, *SIGNED, *PAGES, "vendor.json"}
 
 
 def test_without_a_whole_lock_nothing_begins(bench: Bench) -> None:

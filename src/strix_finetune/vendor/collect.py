@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from strix_finetune import archives, debian, fetch, leftovers
+from strix_finetune.errors import InputError
 from strix_finetune.events import Vendored
 from strix_finetune.fetch import Gone
 from strix_finetune.netconf import NetSettings
@@ -37,14 +38,14 @@ def vendor(workspace: Workspace, settings: NetSettings, folder: Path, say: Say, 
     name = f"{lock.channel}-{lock.target}"
     asks = steps.digest(workspace.stack, steps.read_steps(workspace.stack, layers))
     with manifest.held(folder):
-        listed = manifest.read(folder) if (folder / manifest.NAME).is_file() and not renew else Manifest()
+        listed = _listed(folder, renew)
 
         def make(before: Manifest) -> Manifest:
             needed = plan.make(workspace, lock, layers, settings, say)
             return _begin(folder, before, name, needed)
 
         held = listed.locks.get(name)
-        known = held is not None and (held.lock, held.asks) == (plan.lock_digest(lock), asks)
+        known = held is not None and not renew and (held.lock, held.asks) == (plan.lock_digest(lock), asks)
         if not known or not _signed(folder, listed, name):
             listed, known = make(listed), False
         work = _Work(workspace, settings, folder, say)
@@ -57,10 +58,23 @@ def vendor(workspace: Workspace, settings: NetSettings, folder: Path, say: Say, 
             listed = make(listed)
             fetched = work.fetch(listed.needs(name))
         listed = _finish(folder, listed, name)
+        manifest.remove_parts(folder)
     files = listed.needs(name)
     size, fetched_size = sum(entry.size for entry in files), sum(entry.size for entry in fetched)
     seconds = time.monotonic() - began
     return Vendored(name, str(folder), len(files), size, len(fetched), fetched_size, seconds)
+
+
+def _listed(folder: Path, renew: bool) -> Manifest:
+    """What the folder holds by its manifest; with `renew` one that cannot be read counts as none."""
+    if not (folder / manifest.NAME).is_file():
+        return Manifest()
+    try:
+        return manifest.read(folder)
+    except InputError:
+        if not renew:
+            raise
+        return Manifest()
 
 
 def _signed(folder: Path, listed: Manifest, name: str) -> bool:

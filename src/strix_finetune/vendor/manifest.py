@@ -18,6 +18,8 @@ from strix_finetune.errors import InputError, Place, Problem, StrixError, WorkEr
 
 FORMAT = 1
 NAME = "vendor.json"
+# the folders that are filled
+ROOTS = ("apt", "archives", "images", "wheels")
 # what `vendor` writes itself: index pages and the like
 MADE_HERE = ""
 
@@ -204,6 +206,13 @@ def held(folder: Path) -> Iterator[None]:
         raise WorkError(f"another 'strix-finetune vendor' is at work in {folder}", cure="wait for its end") from None
     finally:
         os.close(handle)
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove what interrupted runs left half-written of files that are whole by now, or no longer needed."""
+    for root in ROOTS:
+        for part in (folder / root).rglob("*.part"):
+            part.unlink(missing_ok=True)
 
 
 def remove_unlisted(folder: Path, before: Manifest, after: Manifest) -> int:
