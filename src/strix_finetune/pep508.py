@@ -16,15 +16,14 @@ def requirement_fault(text: str) -> str:
     return ""
 
 
-def pin_fault(text: str) -> str:
-    """Why a Python requirement does not mean exactly one version, or an empty string."""
+def bound_fault(text: str) -> str:
+    """Why a Python requirement does not say which versions it means, or an empty string."""
     from packaging.requirements import Requirement
 
     requirement = Requirement(text)
     if requirement.url:
         return f"'{text}' names an address, and a version is wanted"
-    pins = [entry for entry in requirement.specifier if entry.operator == "==" and not entry.version.endswith(".*")]
-    return "" if pins and len(requirement.specifier) == 1 else f"'{text}' does not pin one version"
+    return "" if requirement.specifier else f"'{text}' says no version and no range of versions"
 
 
 def range_fault(text: str) -> str:

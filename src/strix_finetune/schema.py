@@ -51,7 +51,8 @@ class Index(Strict):
 class WheelSet(Strict):
     """Wheels of one index of the channel that belong together, fetched by the driver and laid into the context.
 
-    `requirements` pin exact versions; "{target}" in them is the target's id. Their dependencies are followed, extras
+    `requirements` say a version or a range of them, of which the lock takes the newest whole set; "{target}" in them
+    is the target's id. Their dependencies are followed, extras
     included, where the name matches a pattern of `follow`; what else they need is another set's business.
     """
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from strix_finetune import graph
 from strix_finetune.errors import Place, Problem, nearest
 from strix_finetune.model import Channel, LayerDef, Target
-from strix_finetune.pep508 import pin_fault, requirement_fault
+from strix_finetune.pep508 import bound_fault, requirement_fault
 from strix_finetune.schema import Index, PipSet, WheelSet
 
 _BRACES = re.compile(r"\{[^{}]*\}|[{}]")
@@ -75,8 +75,8 @@ def _wheel_set_faults(name: str, wanted: WheelSet, at: At) -> Iterator[Problem]:
             yield Problem(f"'{unknown[0]}' in '{text}' stands for nothing", place, "only {target} is replaced")
             continue
         sample = text.replace("{target}", _SAMPLE)
-        if fault := requirement_fault(sample) or pin_fault(sample):
-            yield Problem(fault.replace(_SAMPLE, "{target}"), place, "write it as name==version")
+        if fault := requirement_fault(sample) or bound_fault(sample):
+            yield Problem(fault.replace(_SAMPLE, "{target}"), place, "write it as name==version or name>=version")
             continue
         project = _project(sample)
         if project in seen:
