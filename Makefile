@@ -40,9 +40,10 @@ test-unit: $(VENV)/developer
 test-engine: $(VENV)/developer
 	$(BIN)/pytest tests/engine
 
-# inside the image: the torch, the libraries and the Python that people get
+# inside the image: the torch, the libraries and the Python that people get. LONG=1: what takes many minutes instead
 test-train: $(VENV)/developer
-	$(BIN)/python tests/train/inside.py $(if $(OVERRIDE),,--override images/profiles/training) $(OPTIONS)
+	$(BIN)/python tests/train/inside.py $(if $(OVERRIDE),,--override images/profiles/training) $(OPTIONS) \
+	  $(if $(LONG),-- -m long)
 
 test-e2e: $(VENV)/developer
 	$(BIN)/pytest tests/e2e

@@ -111,11 +111,11 @@ def newest(parent: Path, tell: Callable[[str], None]) -> Path | None:
     InputError where every sealed one is damaged: to begin again from nothing must be the user's decision.
     """
     clear(parent)
-    damaged = []
-    for path in reversed(folders(parent)):
+    for path in folders(parent):
         if not (path / MANIFEST).exists():
             shutil.rmtree(path, ignore_errors=True)
-            continue
+    damaged = []
+    for path in reversed(folders(parent)):
         wrong = fault(path, deep=True)
         if not wrong:
             return path

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import tiny_models as tiny
 from scenarios import scenarios
-from workshop import Done, Workshop
+from workshop import Done, Forks, Workshop
 
 DEMO_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test here, and skip them where no torch is installed."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark every test here, and skip them where no torch is installed; long ones unless `-m long` asks for them."""
     missing = [name for name in ("torch", "transformers", "unsloth") if find_spec(name) is None]
     for item in items:
         if Path(item.path).parent == Path(__file__).parent:
             item.add_marker(pytest.mark.train)
+            if "long" in item.keywords and "long" not in config.getoption("markexpr"):
+                item.add_marker(pytest.mark.skip(reason="takes many minutes: make test-train LONG=1, or -m long"))
             if missing:
                 reason = f"{', '.join(missing)} not installed: see tests/train/requirements.txt"
                 item.add_marker(pytest.mark.skip(reason=reason))
@@ -50,6 +53,21 @@ def runs(workshop: Workshop) -> dict[str, Done]:
         commands = [[*words, "--run-dir", name, "--set", f"backend={backend}"] for name, words in mine.items()]
         found |= dict(zip(mine, workshop.several(commands), strict=True))
     return found
+
+
+@pytest.fixture(scope="session")
+def forks(workshop: Workshop) -> Iterator[Callable[[str], Forks]]:
+    """The processes that run `train` in children, one a backend, started when they are first needed."""
+    started: dict[str, Forks] = {}
+
+    def of(backend: str) -> Forks:
+        if backend not in started:
+            started[backend] = workshop.forks(backend)
+        return started[backend]
+
+    yield of
+    for each in started.values():
+        each.close()
 
 
 @pytest.fixture(scope="session")

@@ -9,11 +9,22 @@ from workshop import ROOT, Workshop
 
 STEPS = 40
 SHIPPED = {"llama3.1-8b-lora": "llama", "qwen3-4b-lora": "qwen3", "gemma3-4b-lora": "gemma3"}
+_NAN = "the loss became nan at step 1, so the run was stopped; there is no checkpoint from before it; try a lower"
 # settings that make a run fail: the exit code, the sentence
 WRONG: dict[str, tuple[str, list[str], int, str]] = {
-    "wrong-nan": ("unsloth", ["model=broken"], 1, "the loss became nan at step 1, so the run was stopped; try a lower"),
-    "wrong-nan-hf": ("hf", ["model=broken"], 1, "the loss became nan at step 1, so the run was stopped; try a lower"),
-    "wrong-length": ("hf", ["schedule.max_length=8"], 2, "every row's answer lies beyond max_length (8 tokens), so"),
+    "wrong-nan": (
+        "unsloth",
+        ["model=broken"],
+        1,
+        _NAN,
+    ),
+    "wrong-nan-hf": (
+        "hf",
+        ["model=broken"],
+        1,
+        _NAN,
+    ),
+    "wrong-length": ("hf", ["schedule.max_length=8"], 2, "24 of 24 rows lose their whole answer to max_length (8 tokens)"),
     "wrong-template": ("hf", ["model=bare"], 2, "rows.jsonl:1:1: the rows are conversations and the model has no chat"),
     "wrong-targets": ("hf", ["adapter.targets=[q_proj, k_prj]"], 2, "no module 'k_prj'; did you mean 'k_proj'?"),
     "wrong-file": ("hf", ["model=cut"], 1, "training failed: SafetensorError: "),

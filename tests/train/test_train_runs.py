@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_models as tiny
 from scenarios import STEPS, WRONG
-from workshop import Done, Workshop, metrics, report
+from workshop import Done, Fork, Forks, Workshop, metrics, report
+
+from strix_train import checkpoints as checkpointing
 
 SAME = ("step", "epoch", "loss", "lr", "grad_norm", "tokens")
 
@@ -38,22 +42,10 @@ def long(backend: str) -> list[str]:
     return ["long.yaml", "--set", f"backend={backend}"]
 
 
-def disturb(workshop: Workshop, backend: str, number: signal.Signals, step: int) -> tuple[Done, Path]:
+def disturb(forks: Callable[[str], Forks], backend: str, number: signal.Signals, step: int, run: Path) -> Fork:
     """Begin the same run in another folder and send it a signal at a step."""
-    run = workshop.path / f"cut-{backend}-{number.name}"
-    process = workshop.start(*long(backend), "--run-dir", str(run))
-    deadline = time.monotonic() + 200
-    while process.poll() is None and time.monotonic() < deadline:
-        if (run / "metrics.jsonl").is_file() and len(metrics_so_far(run)) >= step:
-            process.send_signal(number)
-            break
-        time.sleep(0.01)
-    out, err = process.communicate(timeout=200)
-    return Done(process.returncode, out, err), run
-
-
-def metrics_so_far(run: Path) -> list[str]:
-    return (run / "metrics.jsonl").read_text().splitlines()
+    kill = {"signal": number, "step": step, "metrics": str(run / "metrics.jsonl")}
+    return forks(backend).train(*long(backend), "--run-dir", run, kill=kill)
 
 
 def weights(run: Path) -> bytes:
@@ -72,9 +64,14 @@ def test_only_the_newest_checkpoints_stay(whole: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize(("backend", "number"), [("unsloth", signal.SIGTERM), ("hf", signal.SIGINT)])
 def test_a_stopped_run_goes_on_to_the_same_end(
-    workshop: Workshop, whole: dict[str, Path], backend: str, number: signal.Signals
+    workshop: Workshop,
+    whole: dict[str, Path],
+    forks: Callable[[str], Forks],
+    backend: str,
+    number: signal.Signals,
 ) -> None:
-    done, run = disturb(workshop, backend, number, 13)
+    run = workshop.path / f"cut-{backend}-{number.name}"
+    done = disturb(forks, backend, number, 13, run)
     assert done.code == 130, done.err
     assert f"{number.name}: stopping after this step, with a checkpoint" in done.out
     assert f"go on with --resume --run-dir {run}" in done.out
@@ -85,43 +82,112 @@ def test_a_stopped_run_goes_on_to_the_same_end(
     assert stopped in checkpoints(run)
     assert not (run / "adapter").exists()
 
-    changed = workshop.train(*long(backend), "--resume", "--run-dir", run.name, "--set", "schedule.learning_rate=1e-4")
+    again = [*long(backend), "--resume", "--run-dir", run.name]
+    changed = forks(backend).train(*again, "--set", "schedule.learning_rate=1e-4", "--set", "schedule.seed=4")
     assert changed.code == 2
-    assert "is not the one that" in changed.err
-    assert "schedule differ; resume with the same recipe and data" in changed.err
+    assert changed.err == (
+        f"train: the recipe is not the one that {run} began with: schedule.learning_rate is 0.0001 and was 0.005, "
+        "schedule.seed is 4 and was 3; resume with the same recipe and data, or leave --resume out\n"
+    )
+    other = forks(backend).train(*again, "--set", "data.train=eval.jsonl")
+    assert other.code == 2
+    assert "data.train is" in other.err
+    assert "the content of data.train differs from what it was" in other.err
 
-    again = workshop.train(*long(backend), "--resume", "--run-dir", run.name)
-    assert again.code == 0, again.err
-    assert f"resume    from step {stopped} of {STEPS}" in again.out
+    done = forks(backend).train(*again)
+    assert done.code == 0, done.err
+    assert f"resume    from step {stopped} of {STEPS}" in done.out
     assert the_same(metrics(run)) == the_same(metrics(whole[backend]))
     assert weights(run) == weights(whole[backend])
     assert (run / "answers.jsonl").read_text() == (whole[backend] / "answers.jsonl").read_text()
-    assert report(run)["resumed_from"] == stopped
+    found = report(run)
+    assert found["resumed_from"] == stopped
+    assert found["tokens"] == report(whole[backend])["tokens"]
     assert json.loads((run / "status.json").read_text())["state"] == "done"
 
 
-def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(workshop: Workshop, whole: dict[str, Path]) -> None:
-    done, run = disturb(workshop, "hf", signal.SIGKILL, 24)
+def kill_often(
+    workshop: Workshop, forks: Callable[[str], Forks], backend: str, whole: Path, kills: int, seed: int
+) -> None:
+    """Kill runs at random moments, with a checkpoint at every step, until there were `kills`; each must end as `whole`.
+
+    What a kill leaves is never taken for whole, and what follows is the undisturbed run to the last bit.
+    """
+    chance, killed, number = random.Random(seed), 0, 0
+    usual = 6.0
+    while killed < kills:
+        number += 1
+        run = workshop.path / f"killed-{backend}-{seed}-{number}"
+        words = [*long(backend), "--run-dir", run, "--set", "checkpoints.every=1"]
+        while True:
+            resume = ["--resume"] if run.is_dir() and any(run.iterdir()) else []
+            moment = {"signal": signal.SIGKILL, "seconds": chance.uniform(0.0, usual)} if killed < kills else None
+            done = forks(backend).train(*words, *resume, kill=moment)
+            if not done.alive:
+                break
+            killed += 1
+            assert not (run / "status.json").exists()
+            for path in (run / "checkpoints").glob("checkpoint-*"):
+                sealed = (path / "complete.json").is_file()
+                assert not sealed or checkpointing.fault(path, deep=True) == ""
+        assert done.code == 0, done.err
+        usual = max(2.0, done.seconds)
+        assert the_same(metrics(run)) == the_same(metrics(whole))
+        assert weights(run) == weights(whole)
+        assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["checkpoint-39", "checkpoint-40"]
+
+
+@pytest.mark.parametrize("backend", ["unsloth", "hf"])
+def test_a_run_that_is_killed_at_any_moment_ends_the_same(
+    workshop: Workshop, whole: dict[str, Path], forks: Callable[[str], Forks], backend: str
+) -> None:
+    kill_often(workshop, forks, backend, whole[backend], kills=3, seed=5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["unsloth", "hf"])
+def test_twenty_kills(workshop: Workshop, whole: dict[str, Path], forks: Callable[[str], Forks], backend: str) -> None:
+    """pytest tests/train -m long; or in the image: make test-train LONG=1"""
+    seed = int(os.environ.get("STRIX_SEED") or time.time())
+    print(f"STRIX_SEED={seed}")
+    kill_often(workshop, forks, backend, whole[backend], kills=20, seed=seed)
+
+
+def test_a_damaged_checkpoint_is_passed_over_or_refused(
+    workshop: Workshop, whole: dict[str, Path], forks: Callable[[str], Forks]
+) -> None:
+    run = workshop.path / "damaged"
+    done = disturb(forks, "hf", signal.SIGKILL, 24, run)
     assert done.code == -signal.SIGKILL
     assert not (run / "status.json").exists()
     assert not (run / "adapter").exists()
     # the newest checkpoint breaks as a full disk or a crash would break it
-    broken = run / "checkpoints" / "checkpoint-20"
-    os.truncate(broken / "optimizer.pt", 100)
-    again = workshop.train(*long("hf"), "--resume", "--run-dir", run.name)
+    size = (run / "checkpoints" / "checkpoint-20" / "optimizer.pt").stat().st_size
+    os.truncate(run / "checkpoints" / "checkpoint-20" / "optimizer.pt", 100)
+    kept = workshop.path / "damaged-too"
+    shutil.copytree(run, kept)
+    again = forks("hf").train(*long("hf"), "--resume", "--run-dir", run.name)
     assert again.code == 0, again.err
+    assert f"warning   checkpoint-20 is not used: optimizer.pt has 100 bytes instead of {size}" in again.out
     assert f"resume    from step 10 of {STEPS}" in again.out
     assert the_same(metrics(run)) == the_same(metrics(whole["hf"]))
     assert weights(run) == weights(whole["hf"])
 
+    (kept / "checkpoints" / "checkpoint-10" / "optimizer.pt").unlink()
+    refused = forks("hf").train(*long("hf"), "--resume", "--run-dir", kept)
+    assert refused.code == 2
+    assert "checkpoint-10: optimizer.pt is missing); put the file back, or begin another run without" in refused.err
 
-def test_a_run_killed_after_its_last_step_only_ends_what_is_left(workshop: Workshop, whole: dict[str, Path]) -> None:
+
+def test_a_run_killed_after_its_last_step_only_ends_what_is_left(
+    workshop: Workshop, whole: dict[str, Path], forks: Callable[[str], Forks]
+) -> None:
     run = workshop.path / "late"
     shutil.copytree(whole["hf"], run)
     for name in ("status.json", "report.json", "loss.png"):
         (run / name).unlink()
     shutil.rmtree(run / "adapter")
-    again = workshop.train(*long("hf"), "--resume", "--run-dir", "late")
+    again = forks("hf").train(*long("hf"), "--resume", "--run-dir", "late")
     assert again.code == 0, again.err
     assert the_same(metrics(run)) == the_same(metrics(whole["hf"]))
     assert weights(run) == weights(whole["hf"])
@@ -170,7 +236,7 @@ def test_what_goes_wrong_is_one_sentence(runs: dict[str, Done], workshop: Worksh
     assert sentence in done.err
     assert len(done.err.splitlines()) == 1
     assert not (run / "adapter").exists()
-    if name == "wrong-fp16":
+    if name in ("wrong-fp16", "wrong-length", "wrong-template"):
         assert not run.exists()
         return
     status = json.loads((run / "status.json").read_text())

@@ -25,6 +25,35 @@ class Done:
     err: str
 
 
+@dataclass(frozen=True)
+class Fork(Done):
+    """A finished child. `alive`: whether the signal found it alive; `seconds` that it lived."""
+
+    seconds: float
+    alive: bool
+
+
+@dataclass
+class Forks:
+    """Runs `train` in forked children of one process that has the libraries imported."""
+
+    process: subprocess.Popen[str]
+
+    def train(self, *words: object, kill: Mapping[str, Any] | None = None) -> Fork:
+        """Run `train`. `kill`: a signal, and after which seconds or at which step of a metrics file."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(json.dumps({"words": [str(word) for word in words], "kill": kill}) + "\n")
+        self.process.stdin.flush()
+        done = Fork(**json.loads(self.process.stdout.readline()))
+        assert "Traceback" not in done.out + done.err, done.out + done.err
+        return done
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.communicate()
+
+
 @dataclass
 class Workshop:
     """A folder with models and data, and ways to run `train` there."""
@@ -88,6 +117,12 @@ class Workshop:
         )
         assert done.returncode == 0, done.stderr
         return [Done(*each) for each in json.loads(done.stdout.splitlines()[-1])]
+
+    def forks(self, backend: str) -> Forks:
+        """Return a process that runs `train` in children of its own; see forks.py."""
+        program = [sys.executable, str(Path(__file__).with_name("forks.py")), backend]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        return Forks(subprocess.Popen(program, cwd=self.path, env=self.environment(), text=True, **pipes))
 
     def recipe(self, name: str, **keys: Any) -> Path:
         """Write a recipe for a tiny model; keys with dots go into sections."""

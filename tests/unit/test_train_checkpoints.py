@@ -115,6 +115,8 @@ def test_what_was_never_sealed_goes(tmp_path: Path) -> None:
     unsealed = tmp_path / "checkpoint-100"  # killed while the old one was removed
     shutil.copytree(tmp_path / "checkpoint-9", unsealed)
     (unsealed / "complete.json").unlink()
+    older = tmp_path / "checkpoint-8"
+    shutil.copytree(unsealed, older)
     told: list[str] = []
     assert checkpoints.newest(tmp_path, told.append) == tmp_path / "checkpoint-9"
     assert (names(tmp_path), told) == (["checkpoint-9"], [])
