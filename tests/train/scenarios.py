@@ -24,7 +24,12 @@ WRONG: dict[str, tuple[str, list[str], int, str]] = {
         1,
         _NAN,
     ),
-    "wrong-length": ("hf", ["schedule.max_length=8"], 2, "24 of 24 rows lose their whole answer to max_length (8 tokens)"),
+    "wrong-length": (
+        "hf",
+        ["schedule.max_length=8"],
+        2,
+        "24 of 24 rows lose their whole answer to max_length (8 tokens)",
+    ),
     "wrong-template": ("hf", ["model=bare"], 2, "rows.jsonl:1:1: the rows are conversations and the model has no chat"),
     "wrong-targets": ("hf", ["adapter.targets=[q_proj, k_prj]"], 2, "no module 'k_prj'; did you mean 'k_proj'?"),
     "wrong-file": ("hf", ["model=cut"], 1, "training failed: SafetensorError: "),
