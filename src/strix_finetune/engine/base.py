@@ -174,6 +174,9 @@ class Engine(Protocol):
     def export(self, ref: str) -> Iterator[bytes]:
         """Stream the image as the engine's own archive (docker save)."""
 
+    def load(self, archive: Callable[[], Iterator[bytes]]) -> None:
+        """Take the images of an archive in that form, with the names in it, into the store."""
+
     def close(self) -> None:
         """End what runs over this connection, in whatever thread: builds are cut off, containers removed; and what was
         started for it (a private Podman service). May be called twice; nothing new begins after it."""

@@ -197,6 +197,10 @@ class SdkEngine:
         with engine_errors(doing, self._info.url), wire.streamed(self._api, path, doing, method="GET") as chunks:
             yield from chunks
 
+    def load(self, archive: Callable[[], Iterator[bytes]]) -> None:
+        with engine_errors("load an image", self._info.url):
+            transfer.load(self._api, archive())
+
     def close(self) -> None:
         self._ongoing.end(lambda name: running.remove(self._api, name, self._info), _PATIENCE)
         with suppress(requests.RequestException):

@@ -58,6 +58,13 @@ def pull(api: APIClient, kind: EngineKind, repository: str, tag: str, on_status:
         _follow(records(chunks), f"pull {ref}", on_status)
 
 
+def load(api: APIClient, archive: Iterable[bytes]) -> None:
+    """Send an archive of images to the engine's store."""
+    doing, headers = "load an image", {"Content-Type": "application/x-tar"}
+    with wire.streamed(api, "/images/load", doing, params={"quiet": "1"}, body=archive, headers=headers) as chunks:
+        _follow(records(chunks), doing, lambda status: None)
+
+
 def _follow(answer: Iterable[dict[str, Any]], doing: str, on_status: Status) -> str:
     """Read to the end, raise on an error record, return the digest that was named (or the empty string)."""
     digest = error = ""

@@ -17,7 +17,8 @@ from strix_finetune.errors import InputError
 from strix_finetune.events import Vendored
 from strix_finetune.fetch import Gone
 from strix_finetune.netconf import NetSettings
-from strix_finetune.vendor import aptmirror, manifest, plan, steps, wheels
+from strix_finetune.resolve import image
+from strix_finetune.vendor import aptmirror, images, manifest, plan, steps, wheels
 from strix_finetune.vendor.manifest import Entry, Manifest
 from strix_finetune.workspace import Workspace
 
@@ -190,6 +191,8 @@ class _Work:
         else:
             in_python = entry.path.startswith(f"{wheels.ROOT}/{wheels.PYTHON}/")
             headers = wheels.credentials(entry.source, self._settings) if in_python else {}
+            if entry.path.startswith(f"{images.ROOT}/"):
+                headers = image.authorization(entry.source, self._settings)
             index = self._workspace.stack.channel.spec.indexes.get(entry.path.split("/")[1])
             absent = {404, 410, *(index.absent if index else ())}
             wanted = (entry.source, entry.sha256, entry.size, target, self._settings)

@@ -6,15 +6,17 @@ import contextlib
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from strix_finetune import debian, netconf
+from strix_finetune.engine.base import Engine
 from strix_finetune.errors import InputError, LockError, Place, Problem
 from strix_finetune.indexes import Indexes
 from strix_finetune.lockmodel import ArchiveLock, Lock, WheelSetLock
 from strix_finetune.model import Keyed, Stack
 from strix_finetune.netconf import NetFile, NetSettings
-from strix_finetune.vendor import archives, check, manifest, plan, steps, wheels
+from strix_finetune.vendor import archives, check, images, manifest, plan, steps, wheels
 from strix_finetune.vendor.manifest import Entry, LockEntry, Manifest
 
 # where a step finds its part of the archive
@@ -76,6 +78,19 @@ class Vendored:
                 path.chmod(0o755)
             yield replace(self.settings(), debian_mirror=f"copy://{root}")
 
+    def dockerfile(self, layer: Keyed, engine: Engine) -> str:
+        """The layer's Dockerfile as the engine gets it: a registry image in it is one that was loaded from here."""
+        text = layer.layer.dockerfile
+        for name, digest in self.lock.images.items():
+            pinned, local = f"{name.rsplit(':', 1)[0]}@{digest}", images.local_name(digest)
+            if pinned not in text:
+                continue
+            if engine.image(local) is None:
+                self._checked(self._image_files(name))
+                engine.load(partial(images.archive, name, digest, self.folder))
+            text = text.replace(pinned, local)
+        return text
+
     def faults(self, layers: Sequence[Keyed]) -> list[Problem]:
         """What these layers need and the folder lacks, told by names and sizes alone."""
         wanted: dict[str, Entry] = {}
@@ -84,6 +99,12 @@ class Vendored:
             needed = [*self._apt_files(layer), *self._python_files(layer)]
             needed += [entry for name in node.wheels for entry in self._wheel_files(self.lock.wheels[name])]
             needed += [self._archive(self.lock.archives[name]) for name in node.archives]
+            needed += [
+                entry
+                for name, digest in self.lock.images.items()
+                if digest in layer.layer.dockerfile
+                for entry in self._image_files(name)
+            ]
             wanted |= {entry.path: entry for entry in needed}
         found = [check.fault(self.folder, entry, read=False) for entry in wanted.values()]
         return [problem for problem in found if problem]
@@ -118,6 +139,10 @@ class Vendored:
 
     def _archive(self, archive: ArchiveLock) -> Entry:
         return self._entry(archives.path(archive), archive.sha256)
+
+    def _image_files(self, name: str) -> list[Entry]:
+        begin = f"{images.folder(name)}/"
+        return [self.listed.files[path] for path in self.held.files if path.startswith(begin)]
 
     def _entry(self, path: str, sha256: str) -> Entry:
         """The entry of a file that the lock names: what the lock says decides, not what the manifest lists."""

@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from strix_finetune import bootstrap, debian, leftovers, lockfile
+from strix_finetune import bootstrap, debian, fetch, leftovers, lockfile
 from strix_finetune import lock as locks
 from strix_finetune.errors import InputError, LockError
 from strix_finetune.lockmodel import Lock
 from strix_finetune.model import Keyed
 from strix_finetune.netconf import NetSettings, redact
+from strix_finetune.resolve import image
 from strix_finetune.resolve.apt import HostApt
-from strix_finetune.vendor import aptmirror, archives, steps, wheels
+from strix_finetune.resolve.image import Contents
+from strix_finetune.vendor import aptmirror, archives, images, steps, wheels
 from strix_finetune.vendor.manifest import Entry, LockEntry
 from strix_finetune.vendor.solve import Deb, Installed, Solver, read_root
 from strix_finetune.workspace import Workspace
@@ -66,13 +68,12 @@ def make(workspace: Workspace, lock: Lock, layers: Sequence[Keyed], settings: Ne
         say("asking Debian's archive what the layers install")
         state.update()
         suites = aptmirror.read_suites(state, apt)
-        tar = _root_tar(workspace, lock, layers, asked, settings)
-        installed, program = read_root(tar, work / "root")
+        root = _Root(workspace, lock, layers, settings, say)
+        installed, program = root.read(asked, work)
         solver = Solver(state, program, work)
-        if len(solver.served(installed.versions)) < len(installed.versions):
+        if any(entry.rootfs for entry in asked) and len(solver.served(installed.versions)) < len(installed.versions):
             say("the archive has moved on since the root file system was made: making it anew")
-            tar = _root_tar(workspace, lock, layers, asked, settings, anew=True)
-            installed, program = read_root(tar, work / "anew")
+            installed, program = root.read(asked, work, anew=True)
             solver = Solver(state, program, work)
         debs, glibc = _solve(asked, installed, solver)
     folder = aptmirror.folder_name(suites)
@@ -83,10 +84,13 @@ def make(workspace: Workspace, lock: Lock, layers: Sequence[Keyed], settings: Ne
         *wheels.python_entries(lock, glibc, settings),
         *wheels.channel_entries(lock, workspace.stack.channel.spec.indexes, settings),
         *archives.entries(lock),
+        *(entry for name, found in root.images.items() for entry in images.entries(name, found)),
     ]
     made = {
         f"{folder}/dists/{suite.name}/{name}": content for suite in suites for name, content in suite.signed.items()
     }
+    for name, found in root.images.items():
+        made |= images.layout(name, found)
     paths = tuple(sorted({entry.path for entry in files} | made.keys()))
     by_layer = {layer: tuple(f"{folder}/{deb.path}" for deb in listed) for layer, listed in debs.items()}
     digest = steps.digest(workspace.stack, asked)
@@ -115,24 +119,45 @@ def _solve(
     return {layer: listed for layer, listed in debs.items() if listed}, libc
 
 
-def _root_tar(
-    workspace: Workspace,
-    lock: Lock,
-    layers: Sequence[Keyed],
-    asked: Sequence[steps.LayerSteps],
-    settings: NetSettings,
-    *,
-    anew: bool = False,
-) -> Path:
-    """The root file system that the stack begins with."""
-    name = next((entry.layer for entry in asked if entry.rootfs), None)
-    if name is None:
-        raise InputError(
-            "a channel that begins with a registry image cannot be vendored yet",
-            cure="take one that begins with mmdebstrap",
-        )
-    layer = next(entry for entry in layers if entry.name == name)
-    return bootstrap.rootfs(layer, lock, workspace.stack.channel.spec, settings, workspace.folders.cache, anew=anew)
+@dataclass(frozen=True, slots=True)
+class _Root:
+    """What the stack begins with: a root file system that mmdebstrap makes, or a registry image.
+
+    `images`: name → what the locked image consists of.
+    """
+
+    workspace: Workspace
+    lock: Lock
+    layers: Sequence[Keyed]
+    settings: NetSettings
+    say: Say
+    images: dict[str, Contents] = field(default_factory=dict)
+
+    def read(
+        self, asked: Sequence[steps.LayerSteps], work: Path, *, anew: bool = False
+    ) -> tuple[Installed, tuple[str, ...]]:
+        """What is installed there, and the apt-get that decides: its own, or this host's for a registry image, of
+        which no program is run here."""
+        channel, cache = self.workspace.stack.channel.spec, self.workspace.folders.cache
+        name = next((entry.layer for entry in asked if entry.rootfs), None)
+        if name is None:
+            self.say(f"fetching the image {channel.bootstrap.image}")
+            return images.read_installed(self._layers(channel.bootstrap.image, cache / "archives")), ("apt-get",)
+        layer = next(entry for entry in self.layers if entry.name == name)
+        tar = bootstrap.rootfs(layer, self.lock, channel, self.settings, cache, anew=anew)
+        return read_root(tar, work / ("anew" if anew else "root"))
+
+    def _layers(self, name: str, folder: Path) -> list[Path]:
+        """The layers of an image, in the cache from now on."""
+        found = self.images[name] = image.contents(name, self.lock.images[name], self.settings)
+        paths = []
+        for blob in found.layers:
+            sha256 = blob.digest.removeprefix("sha256:")
+            if not fetch.is_whole(folder / sha256, sha256, blob.size):
+                headers = image.authorization(blob.url, self.settings)
+                fetch.resume(blob.url, sha256, blob.size, folder / sha256, self.settings, headers=headers)
+            paths.append(folder / sha256)
+        return paths
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from strix_finetune.resolve.apt import State
 from strix_finetune.vendor.steps import Install
 
 STATUS = "var/lib/dpkg/status"
-_EXTENDED = "var/lib/apt/extended_states"
+EXTENDED = "var/lib/apt/extended_states"
 _LOADER = "usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"
 _PROGRAM = "usr/bin/apt-get"
@@ -77,7 +77,7 @@ class Installed:
 
 def read_root(tar: Path, work: Path) -> tuple[Installed, tuple[str, ...]]:
     """What is installed in a root file system, and the command of its own apt-get, unpacked into `work` (50 MB)."""
-    kept = {STATUS: "", _EXTENDED: ""}
+    kept = {STATUS: "", EXTENDED: ""}
     with tarfile.open(tar, "r|") as stream:
         for member in stream:
             name = member.name.removeprefix("./")
@@ -89,7 +89,12 @@ def read_root(tar: Path, work: Path) -> tuple[Installed, tuple[str, ...]]:
     command: tuple[str, ...] = (str(work / _LOADER), "--library-path", str(work / _LIBRARIES), str(work / _PROGRAM))
     if not (work / _LOADER).is_file() or not (work / _PROGRAM).is_file():
         command = ("apt-get",)
-    return Installed(dict(_stanzas(kept[STATUS])), kept[_EXTENDED]), command
+    return installed(kept[STATUS], kept[EXTENDED]), command
+
+
+def installed(status: str, extended: str) -> Installed:
+    """What the files of dpkg and apt say."""
+    return Installed(dict(_stanzas(status)), extended)
 
 
 class Solver:
@@ -99,16 +104,16 @@ class Solver:
         self._state, self._program, self._work = state, tuple(program), work
         (work / "archives/partial").mkdir(parents=True, exist_ok=True)
 
-    def install(self, installed: Installed, step: Install) -> tuple[Installed, tuple[Deb, ...]]:
+    def install(self, before: Installed, step: Install) -> tuple[Installed, tuple[Deb, ...]]:
         """What is installed after the step, and the .deb files that it needs.
 
         Raises LockError when the archive no longer serves a locked version, WorkError when apt finds no way.
         """
         for control in step.local:
-            installed = installed.with_local(control)
+            before = before.with_local(control)
         status, extended = self._work / "status", self._work / "extended_states"
-        status.write_text(installed.status(), "utf-8")
-        extended.write_text(installed.extended, "utf-8")
+        status.write_text(before.status(), "utf-8")
+        extended.write_text(before.extended, "utf-8")
         options = {
             "Dir::State::status": status,
             "Dir::State::extended_states": extended,
@@ -125,7 +130,7 @@ class Solver:
             raise _refused(done, step)
         debs = self.debs(_INST.findall(done.stdout))
         named = {package.partition("=")[0] for package in step.packages}
-        return installed.after(debs, _REMV.findall(done.stdout), named), debs
+        return before.after(debs, _REMV.findall(done.stdout), named), debs
 
     def debs(self, wanted: Sequence[tuple[str, str, str]]) -> tuple[Deb, ...]:
         """Where the archive has each (name, version, architecture). Raises LockError for what it does not serve."""

@@ -1,0 +1,149 @@
+"""Registry images in a vendored folder: each an OCI layout, of this machine's platform alone.
+
+`images/<host>/<path>/` holds `oci-layout`, `index.json` and `blobs/sha256/`, as skopeo, podman and others read it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from strix_finetune.errors import FetchFailed, InputError, Place, Problem
+from strix_finetune.names import PREFIX
+from strix_finetune.resolve import image
+from strix_finetune.resolve.image import Contents
+from strix_finetune.vendor.manifest import Entry
+from strix_finetune.vendor.solve import EXTENDED, STATUS, Installed, installed
+
+ROOT = "images"
+_INDEX = "application/vnd.oci.image.index.v1+json"
+_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+_CHUNK = 1 << 20
+
+
+def folder(name: str) -> str:
+    """Where the image lies."""
+    reference = image.parse(name)
+    return f"{ROOT}/{reference.host}/{reference.path}"
+
+
+def entries(name: str, found: Contents) -> Iterator[Entry]:
+    """The parts that are to be fetched."""
+    for blob in {blob.digest: blob for blob in (found.config, *found.layers)}.values():
+        yield Entry(_path(name, blob.digest), blob.digest.removeprefix("sha256:"), blob.size, blob.url)
+
+
+def layout(name: str, found: Contents) -> dict[str, bytes]:
+    """Path → content of what the layout has beside them."""
+    root, tag = folder(name), image.parse(name).tag
+    digest, body = next(iter(found.manifests.items()))
+    kind = json.loads(body).get("mediaType") or (_MANIFEST if len(found.manifests) == 1 else _INDEX)
+    row = {
+        "mediaType": kind,
+        "digest": digest,
+        "size": len(body),
+        "annotations": {"org.opencontainers.image.ref.name": tag},
+    }
+    index = {"schemaVersion": 2, "mediaType": _INDEX, "manifests": [row]}
+    made = {_path(name, digest): body for digest, body in found.manifests.items()}
+    made[f"{root}/oci-layout"] = b'{"imageLayoutVersion": "1.0.0"}\n'
+    made[f"{root}/index.json"] = (json.dumps(index, indent=1) + "\n").encode()
+    return made
+
+
+def local_name(digest: str) -> str:
+    """What an engine calls the image once it is loaded: `FROM name@digest` would be asked of a registry."""
+    return f"{PREFIX}/vendored:{digest.removeprefix('sha256:')[:12]}"
+
+
+def parts(name: str, digest: str, root: Path) -> tuple[str, str, tuple[str, ...]]:
+    """The paths of the platform's manifest, the configuration and the layers of an image, below `root`.
+
+    Raises InputError where the layout lacks a manifest.
+    """
+    told = _manifest(name, digest, root)
+    path = _path(name, digest)
+    if "layers" not in told:
+        listed = [row["digest"] for row in told["manifests"] if (root / _path(name, row["digest"])).is_file()]
+        if not listed:
+            raise InputError(Problem("no manifest of its index was vendored", Place(root / path)))
+        path = _path(name, listed[0])
+        told = _manifest(name, listed[0], root)
+    return path, _path(name, told["config"]["digest"]), tuple(_path(name, row["digest"]) for row in told["layers"])
+
+
+def archive(name: str, digest: str, root: Path) -> Iterator[bytes]:
+    """Stream the image as an archive that every engine loads: `docker save`'s form, with the layers as they are."""
+    _, config, layers = parts(name, digest, root)
+    listed = [
+        {"Config": _inside(config), "RepoTags": [local_name(digest)], "Layers": [_inside(path) for path in layers]}
+    ]
+    yield from _member("manifest.json", io.BytesIO(json.dumps(listed).encode()))
+    for path in dict.fromkeys((config, *layers)):
+        with (root / path).open("rb") as stream:
+            yield from _member(_inside(path), stream)
+    yield b"\0" * (tarfile.BLOCKSIZE * 2)
+
+
+def read_installed(layers: Sequence[Path]) -> Installed:
+    """What dpkg has installed in an image. Raises FetchFailed for a layer that is packed in a way not known here."""
+    kept: dict[str, bytes] = {}
+    for path in layers:
+        try:
+            with tarfile.open(path, "r|*") as stream:
+                for member in stream:
+                    _apply(member.name.removeprefix("./"), stream.extractfile(member) if member.isreg() else None, kept)
+        except tarfile.TarError as error:
+            problem = Problem(
+                f"this layer cannot be read ({error})", Place(path), "use an image that is packed by gzip"
+            )
+            raise FetchFailed(problem) from None
+    texts = {name: content.decode("utf-8", "replace") for name, content in kept.items()}
+    return installed(texts.get(STATUS, ""), texts.get(EXTENDED, ""))
+
+
+def _apply(name: str, content: IO[bytes] | None, kept: dict[str, bytes]) -> None:
+    """Take over one member of a layer: a file that is asked for, or the mark that it is gone."""
+    parent, _, base = name.rpartition("/")
+    if base.startswith(".wh."):
+        gone = parent if base == ".wh..wh..opq" else f"{parent}/{base.removeprefix('.wh.')}"
+        for path in [path for path in kept if path == gone or path.startswith(f"{gone}/")]:
+            del kept[path]
+    elif name in (STATUS, EXTENDED) and content:
+        kept[name] = content.read()
+
+
+def _manifest(name: str, digest: str, root: Path) -> Mapping[str, Any]:
+    path = root / _path(name, digest)
+    try:
+        told = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(Problem(f"this manifest cannot be read ({error.strerror})", Place(path))) from None
+    except ValueError:
+        raise InputError(Problem("this is no manifest of an image", Place(path))) from None
+    assert isinstance(told, dict)
+    return told
+
+
+def _path(name: str, digest: str) -> str:
+    return f"{folder(name)}/blobs/sha256/{digest.removeprefix('sha256:')}"
+
+
+def _inside(path: str) -> str:
+    """The path of a part in the engine's archive."""
+    return f"blobs/sha256/{path.rpartition('/')[2]}"
+
+
+def _member(name: str, stream: IO[bytes]) -> Iterator[bytes]:
+    info = tarfile.TarInfo(name)
+    info.size = stream.seek(0, io.SEEK_END)
+    stream.seek(0)
+    yield info.tobuf(tarfile.GNU_FORMAT)
+    while piece := stream.read(_CHUNK):
+        yield piece
+    if rest := info.size % tarfile.BLOCKSIZE:
+        yield b"\0" * (tarfile.BLOCKSIZE - rest)
