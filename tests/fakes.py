@@ -125,6 +125,10 @@ class FakeEngine:
     def export(self, ref: str) -> Iterator[bytes]:
         raise EngineError(f"could not export {ref}")
 
+    def load(self, archive: Callable[[], Iterator[bytes]]) -> None:
+        with self._lock:
+            self.calls.append(("load", str(len(b"".join(archive())))))
+
     def close(self) -> None:
         self.closed.set()
 

@@ -46,6 +46,8 @@ class Requests:
     def build(self, step: Step, emit: Emit) -> BuildRequest:
         """What is fetched or bootstrapped for the layer is fetched now, when its turn has come; `emit` hears of it."""
         text = step.layer.layer.dockerfile
+        if self.vendored:
+            text = self.vendored.dockerfile(step.layer, self.engine)
         again = isinstance(step.action, Build) and step.action.afresh
         changing = []
         if again and self.engine.info.kind == "docker":

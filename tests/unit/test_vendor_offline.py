@@ -14,7 +14,7 @@ from strix_finetune.builder import BuildOptions, Planned
 from strix_finetune.errors import InputError, LockError, StrixError
 from strix_finetune.lockmodel import AptLock, AptPackage, ArchiveLock, Lock, PipLock, Release
 from strix_finetune.requests import Requests
-from strix_finetune.vendor import manifest, plan, steps
+from strix_finetune.vendor import images, manifest, plan, steps
 from strix_finetune.vendor.manifest import LockEntry, Manifest
 from strix_finetune.wanted import declared_sha256
 from strix_finetune.workspace import Workspace
@@ -28,6 +28,20 @@ DEBS = {
     "base": (f"{MIRROR}/pool/b/bash_5_amd64.deb",),
     "torch": (f"{MIRROR}/pool/l/libtorch_1_amd64.deb", f"{MIRROR}/pool/p/python3-torch_1_amd64.deb"),
 }
+# a registry image of one layer
+LAYER, CONFIG = b"a layer", b"{}"
+MANIFEST = json.dumps(
+    {
+        "config": {"digest": f"sha256:{hashlib.sha256(CONFIG).hexdigest()}", "size": len(CONFIG)},
+        "layers": [{"digest": f"sha256:{hashlib.sha256(LAYER).hexdigest()}", "size": len(LAYER)}],
+    }
+).encode()
+DIGEST = f"sha256:{hashlib.sha256(MANIFEST).hexdigest()}"
+IMAGES = {"registry.example/debian:13": DIGEST}
+LAYOUT = {
+    f"images/registry.example/debian/blobs/sha256/{hashlib.sha256(content).hexdigest()}": content
+    for content in (LAYER, CONFIG, MANIFEST)
+}
 PEFT = "wheels/python/peft/peft-1.0-py3-none-any.whl"
 
 
@@ -38,17 +52,17 @@ def sha256(content: bytes) -> str:
 class Bench:
     """A folder with everything that the small chain needs, and its workspace."""
 
-    def __init__(self, images: Images) -> None:
-        images.layer(
+    def __init__(self, definitions: Images) -> None:
+        definitions.layer(
             "app",
             'parent = ["torch"]\nfinal = true\npip = { app = { requirements = ["peft==1.0"] } }\n'
             '[archives.source]\nurl = "apt-source:demo=1/demo.tar.gz"\n'
             f'sha256 = "{sha256(SOURCE)}"\nsize = {len(SOURCE)}\n',
             "FROM {{ parent }}\nCOPY {{ pip('app') }} {{ archive('source') }} /\n",
         )
-        self.images, self.folder = images, images.root / "vendored"
-        project = images.load()
-        self.workspace = Workspace(images.folders, project, graph.stack(project, "gfx1151", "debian"))
+        self.images, self.folder = definitions, definitions.root / "vendored"
+        project = definitions.load()
+        self.workspace = Workspace(definitions.folders, project, graph.stack(project, "gfx1151", "debian"))
         self.lock()
         self.fill()
 
@@ -63,6 +77,7 @@ class Bench:
                 {name: AptPackage(version, 1, "a" * 64) for name in ("bash", "python3-torch")},
             ),
             pip={"app": PipLock("3.14", f"peft==1.0 --hash=sha256:{sha256(WHEEL)}\n", declared)},
+            images=IMAGES if self.workspace.stack.channel.spec.bootstrap.source == "image" else {},
             archives={"source": ArchiveLock("apt-source:demo=1/demo.tar.gz", sha256(SOURCE), len(SOURCE))},
         )
         lockfile.save(self.locked, self.images.path / "locks")
@@ -73,6 +88,7 @@ class Bench:
             PEFT: WHEEL,
             f"archives/{sha256(SOURCE)}/demo.tar.gz": SOURCE,
             **{path: path.encode() for paths in DEBS.values() for path in paths},
+            **(LAYOUT if self.locked.images else {}),
         }
         layers = list(self.workspace.render(self.locked))
         asks = steps.digest(self.workspace.stack, steps.read_steps(self.workspace.stack, layers))
@@ -248,3 +264,27 @@ def test_what_is_up_to_date_needs_nothing_of_the_folder(bench: Bench) -> None:
     (bench.folder / PEFT).unlink()
     made = builder.make_vendored_plan(bench.workspace, engine, BuildOptions(), bench.folder)
     assert not list(made.plan.builds)
+
+
+def test_a_registry_image_is_loaded_once_and_called_by_its_local_name(chain: Images) -> None:
+    toml = (chain.path / "channels/debian.toml").read_text()
+    beginning = 'bootstrap = { source = "image", image = "registry.example/debian:13" }'
+    chain.write("images/channels/debian.toml", toml.replace('bootstrap = { source = "mmdebstrap" }', beginning))
+    chain.layer("base", 'packages = { rootfs = ["bash"] }\n', "FROM {{ base_image }}\nRUN x {{ apt('rootfs') }}\n")
+    bench = Bench(chain)
+    made, engine = bench.requests(), FakeEngine()
+    made = replace(made, engine=engine)
+    step = bench.planned().plan.step("base")
+    sent = b"".join(made.build(step, lambda event: None).context())
+    local = images.local_name(DIGEST)
+    assert f"FROM {local}\n".encode() in sent
+    assert b"registry.example" not in sent
+    assert [call[0] for call in engine.calls] == ["load"]
+    engine.add({}, local)
+    made.build(step, lambda event: None)
+    assert len(engine.calls) == 1
+    # the key is that of the layer as it is declared
+    assert "registry.example/debian@sha256:" in step.layer.layer.dockerfile
+    (bench.folder / f"images/registry.example/debian/blobs/sha256/{sha256(LAYER)}").write_bytes(b"x" * len(LAYER))
+    with pytest.raises(InputError, match="its sha256 differs"):
+        replace(made, engine=FakeEngine()).build(step, lambda event: None)
