@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.standin.device_code import code, side_file, split_library
@@ -131,7 +131,7 @@ def archives(release: Release = RELEASE, targets: Iterable[str] = ("gfx1151",)) 
         found += device(release, target)
     families = {family for target in chosen if (family := family_of(target))}
     found += [family_pack(release, family) for family in sorted(families)]
-    found += elsewhere(torch(release), release)
+    found += elsewhere(release)
     return found
 
 
@@ -236,7 +236,16 @@ def torch(release: Release, tag: str = "") -> Archive:
         'setuptools; python_version >= "3.12"', f"triton=={release.triton_version}; platform_system == \"Linux\"",
         f"rocm[libraries]=={release.rocm}", "rocm-bootstrap",
     ]  # fmt: skip
-    return wheel("torch", version, files, tag=tag or release.tag, requires=needs, extras=extras, info={"STANDIN": MARK})
+    return wheel(
+        "torch",
+        version,
+        files,
+        tag=tag or release.tag,
+        requires=needs,
+        extras=extras,
+        scripts={"torchrun": "torch.distributed.run:main"},
+        info={"STANDIN": MARK},
+    )
 
 
 def vision(release: Release) -> Archive:
@@ -295,10 +304,10 @@ def family_pack(release: Release, family: str) -> Archive:
     return wheel(f"amd-torch-device-{family}", release.torch_version, files, tag=release.tag, requires=needs)
 
 
-def elsewhere(archive: Archive, release: Release) -> list[Archive]:
-    """The same version for other Pythons and systems: listed beside it, and not to be taken."""
+def elsewhere(release: Release) -> list[Archive]:
+    """torch of the same version for other Pythons and systems: listed beside it, and not to be taken."""
     tags = (*(f"cp{v}-cp{v}-linux_x86_64" for v in (310, 312, 314)), f"{release.python}-{release.python}-win_amd64")
-    return [replace(archive, filename=archive.filename.replace(release.tag, tag)) for tag in tags]
+    return [torch(release, tag) for tag in tags]
 
 
 def placeholders() -> list[Archive]:
