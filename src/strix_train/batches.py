@@ -86,9 +86,14 @@ class Proof:
 
     def take_tokens(self) -> int:
         """Return the tokens that all processes together have seen since the last call."""
-        import torch
-
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.all_reduce(self.tokens)
-        count, self.tokens = int(self.tokens), 0
+        self.tokens, count = 0, all_processes(self.tokens)
         return count
+
+
+def all_processes(count: Any) -> int:
+    """Return the sum of a count (a tensor, or 0) over all processes."""
+    import torch
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.all_reduce(count)
+    return int(count)

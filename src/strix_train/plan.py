@@ -88,6 +88,7 @@ def make(word: str, settings: Sequence[str] = (), *, with_backend: bool = True, 
     if problems:
         raise InputError(problems)
     sets = (*train, *evaluation)
+    _both_marks(loaded, train)
     lengths = fit.check(loaded, model, template, sets)
     rows, held = _divided(loaded, train)
     if evaluation:
@@ -119,6 +120,15 @@ def _divided(loaded: Loaded, train: Sequence[Set]) -> tuple[Rows, Rows | None]:
         cure = "keep fewer rows for evaluation, or remove the split" if split else "raise the weights of data.train"
         raise InputError(Problem(what, place, cure))
     return rows, held
+
+
+def _both_marks(loaded: Loaded, train: Sequence[Set]) -> None:
+    """Refuse marked rows that are all good, or all bad: there would be nothing to tell apart."""
+    rows, good = sum(each.look.rows for each in train), sum(each.look.good for each in train)
+    if loaded.recipe.method.kind != "kto" or not rows or 0 < good < rows:
+        return
+    what = f"all {rows} rows are marked {'good' if good else 'bad'}"
+    raise InputError(Problem(what, loaded.place("data", "train"), "method kto needs rows of both kinds"))
 
 
 def _questions(loaded: Loaded) -> tuple[Question, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from strix_train.errors import Problem
 from strix_train.recipe.load import Loaded
 
-METHODS = ("sft", "cpt")
+METHODS = ("sft", "cpt", "dpo")
 
 
 def refusals(loaded: Loaded) -> list[Problem]:
@@ -18,13 +18,15 @@ def refusals(loaded: Loaded) -> list[Problem]:
     if recipe.strategy.kind in ("fsdp", "deepspeed"):
         what = f"strategy {recipe.strategy.kind} is not started by this version"
         found.append(Problem(what, loaded.place("strategy"), "write strategy: auto, which is ddp under torchrun"))
-    made = [kind for kind in recipe.export.to if kind != "adapter"] if recipe.export else []
-    if made:
-        what = f"export to {made[0]} is not done by this version"
+    if recipe.export and recipe.method.kind == "reward":
+        what = "a reward model says numbers and no words, so that there is nothing to export it to"
         found.append(Problem(what, loaded.place("export"), "remove it: the adapter is always written"))
     if recipe.adapter.kind != "lora":
         what = f"adapter {recipe.adapter.kind} is not trained by this version"
         found.append(Problem(what, loaded.place("adapter"), "write adapter: lora"))
+    if recipe.method.kind == "kto" and recipe.schedule.batch < 2:
+        what = f"schedule.batch is {recipe.schedule.batch}, and method kto compares the rows of a batch"
+        found.append(Problem(what, loaded.place("schedule", "batch"), "write at least 2"))
     if recipe.data.packing and recipe.method.kind not in ("sft", "cpt"):
         what = f"rows of method {recipe.method.kind} are not packed"
         found.append(Problem(what, loaded.place("data", "packing"), "remove it"))

@@ -116,7 +116,7 @@ class Encoder:
                 before = (row, self._encode(row))  # type: ignore[arg-type]
             yield before[1]
 
-    def pairs(self, rows: Rows, what: str) -> tuple[dict[str, Column], Counts]:
+    def pairs(self, rows: Rows, what: str) -> dict[str, Column]:
         """Return preferences as columns prompt_ids, chosen_ids and rejected_ids, the prompt being what both share."""
         columns = {name: Column() for name in ("prompt_ids", "chosen_ids", "rejected_ids")}
         counts = Counts()
@@ -134,7 +134,7 @@ class Encoder:
             columns["chosen_ids"].append(chosen.ids[start : chosen.end])
             columns["rejected_ids"].append(rejected.ids[start : rejected.end])
         self._tell(counts, what)
-        return columns, counts
+        return columns
 
     def marked(self, rows: Rows, what: str) -> tuple[dict[str, Column], list[bool]]:
         """Return marked rows as columns prompt_ids and completion_ids, and their marks."""

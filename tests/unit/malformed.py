@@ -132,20 +132,26 @@ def broken_lines(name: str) -> Iterator[tuple[str, bytes]]:
     yield "an empty object", b"{}"
 
 
+def last(name: str) -> Any:
+    """The good row that ends every set of a format: of marked rows it is one that is marked bad."""
+    good = GOOD[name][1]
+    return {**good, "label": False} if name == "rated" else good
+
+
 def data_cases() -> Iterator[Case]:
     """Yield every malformed set: JSON Lines with one bad row among good ones, lists, tables, and whole files."""
     for name, (method, good) in GOOD.items():
-        line = json.dumps(good).encode()
+        line, end = json.dumps(good).encode(), json.dumps(last(name)).encode()
         for index, (what, row) in enumerate(bad_rows(name)):
             bad = json.dumps(row).encode()
             before = [line] * (index % 3)
-            yield Case(f"{name}: {what}", method, "d.jsonl", b"\n".join([*before, bad, line]))
+            yield Case(f"{name}: {what}", method, "d.jsonl", b"\n".join([*before, bad, line, end]))
             if index % 4 == 0:
-                listed = b"[" + b",\n".join([*before, bad, line]) + b"]"
+                listed = b"[" + b",\n".join([*before, bad, line, end]) + b"]"
                 yield Case(f"{name} in a list: {what}", method, "d.json", listed)
         for index, (what, raw) in enumerate(broken_lines(name)):
             before = [line] * (1 + index % 2)
-            yield Case(f"{name}: {what}", method, "d.jsonl", b"\n".join([*before, raw, line]))
+            yield Case(f"{name}: {what}", method, "d.jsonl", b"\n".join([*before, raw, line, end]))
     yield from _files()
 
 

@@ -74,7 +74,7 @@ def test_the_good_ones_are_good(tmp_path: Path) -> None:
     import json
 
     for name, (method, row) in GOOD.items():
-        (folder / "d.jsonl").write_text(json.dumps(row) + "\n")
+        (folder / "d.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(malformed.last(name)) + "\n")
         (folder / "r.yaml").write_text(
             f"model: m\ndata: d.jsonl\nmethod: {METHODS.get(method, method)}\nschedule: {{steps: 1}}\n"
         )

@@ -40,6 +40,9 @@ class Backend(Protocol):
     def arguments(self, common: dict[str, Any], wish: Load) -> Any:
         """Return the trainer's arguments from those that both backends share."""
 
+    def recomputation(self, wish: Load) -> dict[str, Any]:
+        """Return the arguments of any trainer that say whether activations are recomputed."""
+
     def trainer_class(self) -> Any:
         """Return the trainer class to build on."""
 

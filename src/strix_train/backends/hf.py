@@ -79,11 +79,14 @@ class PlainBackend:
         """Return the trainer's arguments from those that both backends share."""
         from transformers import TrainingArguments
 
-        return TrainingArguments(
-            **common,
-            gradient_checkpointing=wish.recompute,
-            gradient_checkpointing_kwargs={"use_reentrant": False} if wish.recompute else None,
-        )
+        return TrainingArguments(**common, **self.recomputation(wish))
+
+    def recomputation(self, wish: Load) -> dict[str, Any]:
+        """Return the arguments of any trainer that say whether activations are recomputed."""
+        return {
+            "gradient_checkpointing": wish.recompute,
+            "gradient_checkpointing_kwargs": {"use_reentrant": False} if wish.recompute else None,
+        }
 
     def trainer_class(self) -> Any:
         """Return the trainer class to build on."""

@@ -69,8 +69,7 @@ class UnslothBackend:
 
         return SFTConfig(
             **common,
-            # Unsloth sets recomputation up on the model itself.
-            gradient_checkpointing=False,
+            **self.recomputation(wish),
             max_length=wish.max_length,
             packing=False,
             padding_free=False,
@@ -79,6 +78,10 @@ class UnslothBackend:
             loss_type="nll",
             dataset_kwargs={"skip_prepare_dataset": True},
         )
+
+    def recomputation(self, wish: Load) -> dict[str, Any]:
+        """Return the arguments of any trainer that say whether activations are recomputed."""
+        return {"gradient_checkpointing": False}  # Unsloth sets it up on the model itself
 
     def trainer_class(self) -> Any:
         """Return the trainer class to build on."""

@@ -17,6 +17,8 @@ SAMPLED = 256
 class Look:
     """Counts of one set. Lengths are in characters; a row is long when it may have more than `most` tokens.
 
+    `good`: of marked rows, those that are marked good.
+
     `shapes`: the roles of conversations in their order, with the first row of each. `long`: a sample of long rows;
     no other row can be too long, since a token is at least one byte.
     """
@@ -25,6 +27,7 @@ class Look:
     rows: int = 0
     turns: int = 0
     longest: int = 0
+    good: int = 0
     shapes: dict[tuple[str, ...], Conversation] = field(default_factory=dict)
     asks: set[int] = field(default_factory=set)
     some: Sample[Row] = field(default_factory=lambda: Sample(SAMPLED))
@@ -64,6 +67,7 @@ class Look:
             self.turns = turns
             return max(chosen, rejected, key=lambda texts: sum(map(len, texts)))
         if isinstance(row, Rated):
+            self.good += row.good
             return self._texts(row.row)
         if isinstance(row, Prompt):
             self.turns += len(row.turns)

@@ -11,7 +11,7 @@ from strix_train.data.bytestream import decoded, open_bytes
 from strix_train.data.faults import Faults
 from strix_train.errors import InputError, Place, Problem, at
 
-PIECE = 1 << 16
+PIECE = 1 << 13
 MAX_LINE = 32 << 20
 
 

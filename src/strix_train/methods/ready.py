@@ -122,3 +122,19 @@ def arguments(job: Job, steps: int) -> dict[str, Any]:
         "ddp_backend": "gloo" if job.world > 1 and not job.device.is_gpu else None,
         "ddp_find_unused_parameters": False if job.world > 1 else None,
     }
+
+
+def reference(job: Job) -> Any:
+    """Return the model as it was before training, where there is no adapter to switch off; else None."""
+    if job.plan.loaded.recipe.adapter.kind != "full":
+        return None
+    model, _ = job.backend.load(job.wish)
+    for weight in model.parameters():
+        weight.requires_grad_(False)
+    return model.eval()
+
+
+def drop_reference(model: Any) -> None:
+    """Take away the copy of a fresh adapter that TRL makes: without its adapter, the model is its own reference."""
+    if "ref" in getattr(model, "peft_config", {}):
+        model.delete_adapter("ref")
