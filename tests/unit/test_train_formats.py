@@ -248,3 +248,28 @@ def test_equal_contents_are_equal_rows(tmp_path: Path) -> None:
     first, second = same.rows
     assert content(first) == content(second)
     assert same.digests[0] == same.digests[1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "sentence"),
+    [
+        (
+            '{"prompt": "a", "completion": "b", "label": true}\n' * 2,
+            "",
+            "2:1: all 2 rows are marked good; method kto needs",
+        ),
+        (
+            '{"prompt": "a", "chosen": "b", "rejected": "c"}\n',
+            "batch: 1",
+            "schedule.batch is 1, and method kto compares",
+        ),
+    ],
+)
+def test_what_kto_cannot_learn_from(tmp_path: Path, rows: str, keys: str, sentence: str) -> None:
+    from strix_train import plan
+
+    (tmp_path / "d.jsonl").write_text(rows)
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(f"model: o/n\ndata: d.jsonl\nmethod: kto\nschedule: {{steps: 1, {keys}}}\n")
+    with pytest.raises(InputError, match=sentence):
+        plan.make(str(recipe), with_backend=False)
