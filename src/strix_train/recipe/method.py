@@ -31,7 +31,7 @@ class Dpo(Strict):
 
 
 class Orpo(Strict):
-    """Odds ratio preference optimization: preferences beside the answers themselves, without a reference model."""
+    """Odds ratio preference optimization: chosen rows are learned whole, and preferred; without a reference model."""
 
     kind: Literal["orpo"]
     beta: Finite = Field(default=0.1, gt=0, le=100, description="Weight of the preference beside the answer's loss.")

@@ -1,0 +1,112 @@
+"""Every method really trains: its loss and its margins move the right way, on both backends alike."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import method_runs
+import pytest
+import tiny_models as tiny
+from workshop import Done, Workshop, metrics, report
+
+
+@pytest.fixture(scope="module")
+def done(workshop: Workshop) -> dict[str, Done]:
+    """All runs of method_runs, one process a backend."""
+    method_runs.write(workshop)
+    found: dict[str, Done] = {}
+    for backend in ("unsloth", "hf"):
+        mine = {name: words for name, used, words in method_runs.runs() if used == backend}
+        commands = [[*words, "--run-dir", name, "--set", f"backend={backend}"] for name, words in mine.items()]
+        found |= dict(zip(mine, workshop.several(commands), strict=True))
+    return found
+
+
+@pytest.fixture
+def run(done: dict[str, Done], workshop: Workshop, request: pytest.FixtureRequest) -> Path:
+    """The folder of the run that a test is about."""
+    name = request.param
+    assert (done[name].code, done[name].err) == (0, ""), done[name].out
+    return workshop.path / name
+
+
+def of(*methods: str) -> Any:
+    """Return the parameters of tests about these methods on both backends."""
+    names = [f"{method}-{backend}" for method in methods for backend in ("unsloth", "hf")]
+    return pytest.mark.parametrize("run", names, indirect=True)
+
+
+def column(run: Path, name: str) -> list[float]:
+    return [float(row[name]) for row in metrics(run) if name in row]
+
+
+@of("cpt", "dpo", "orpo", "kto")
+def test_the_loss_falls_and_the_result_is_written(run: Path) -> None:
+    losses = column(run, "loss")
+    assert len(losses) == method_runs.STEPS
+    assert sum(losses[-3:]) < 0.8 * sum(losses[:3])
+    found = report(run)
+    assert found["method"] == run.name.split("-")[0]
+    assert found["eval_loss"] < losses[0]
+    assert found["tokens"] > 0
+    assert json.loads((run / "status.json").read_text())["state"] == "done"
+    assert (run / "adapter" / "adapter_model.safetensors").is_file()
+    # the copy of the adapter that TRL makes for a reference is gone
+    assert not list((run / "adapter").glob("ref*"))
+
+
+@of("dpo", "orpo", "kto")
+def test_good_answers_get_likelier_than_bad_ones(run: Path) -> None:
+    margins = column(run, "rewards/margins")
+    if "orpo" not in run.name:
+        assert margins[0] == 0
+    assert sum(margins[-3:]) / 3 > margins[0] + 0.1
+    chosen, rejected = column(run, "logps/chosen"), column(run, "logps/rejected")
+    assert chosen[-1] - rejected[-1] > chosen[0] - rejected[0]
+
+
+@of("dpo", "orpo")
+def test_the_first_batch_of_pairs_is_told(run: Path) -> None:
+    found = report(run)["first_batch"]
+    answers = {row["messages"][1]["content"] + "<|im_end|>" for row in tiny.rows(24)}
+    assert found["learned_text_of_chosen"] in answers
+    assert found["learned_text_of_rejected"].startswith("It is ")
+    assert found["learned_text_of_rejected"].endswith(", I think.<|im_end|>")
+    assert 0 < found["learned_tokens"] < found["tokens"]
+
+
+@of("kto")
+def test_the_first_batch_of_marked_rows_is_told(run: Path) -> None:
+    found = report(run)["first_batch"]
+    assert found["learned_text_of_row_1"].endswith("<|im_end|>")
+    assert found["rows"] == 4
+
+
+@of("cpt")
+def test_every_token_of_plain_text_is_learned(run: Path) -> None:
+    found = report(run)["first_batch"]
+    assert found["learned_tokens"] == found["tokens"]
+    assert "After " in found["learned_text_of_row_1"]
+    assert "<|im_start|>" not in found["learned_text_of_row_1"]
+
+
+@pytest.mark.parametrize("method", ["cpt", "dpo", "orpo", "kto"])
+def test_both_backends_walk_the_same_way(done: dict[str, Done], workshop: Workshop, method: str) -> None:
+    ours, theirs = (column(workshop.path / f"{method}-{backend}", "loss") for backend in ("unsloth", "hf"))
+    assert ours == pytest.approx(theirs, rel=5e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["unsloth", "hf"])
+def test_packed_rows_have_the_loss_and_the_gradient_of_single_ones(
+    done: dict[str, Done], workshop: Workshop, backend: str
+) -> None:
+    plain, packed = (workshop.path / f"{name}-{backend}" for name in ("plain", "packed"))
+    assert (done[plain.name].err, done[packed.name].err) == ("", "")
+    assert "packing   24 rows in 4 of 128 tokens" in done[packed.name].out
+    for name in ("loss", "grad_norm"):
+        assert column(packed, name) == pytest.approx(column(plain, name), rel=1e-4)
+    # the first token of each row is no label, as it is none without packing either
+    assert report(packed)["first_batch"]["learned_tokens"] == report(plain)["first_batch"]["learned_tokens"]
+    assert report(packed)["tokens"] == report(plain)["tokens"]
