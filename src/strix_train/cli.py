@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from strix_train import __version__
-from strix_train.cli_after import export, report
+from strix_train.cli_after import evaluate, export, report
 
 _PATH = click.Path(path_type=Path)
 
@@ -165,5 +165,5 @@ def import_(gguf: Path, folder: Path, dtype: str, sha256: str | None) -> int:
     return 0
 
 
-for command in (export, report):
+for command in (evaluate, export, report):
     cli.add_command(command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -66,3 +67,67 @@ def _renew(run: Path) -> None:
 
     if (run / "report.html").is_file():
         write(run)
+
+
+@click.command("eval")
+@click.argument("run", metavar="RUN|CHECKPOINT")
+@click.option("--data", type=_PATH, help="Other rows than the recipe's evaluation rows, of any format it may have.")
+@click.option("--questions", type=_PATH, help='Other questions: JSON Lines of {"prompt", "expect", "system"?}.')
+@click.option("--rows", type=click.IntRange(1), help="At most so many rows.")
+@click.option("--batch", type=click.IntRange(1, 4096), default=8, show_default=True, help="Rows at a time.")
+@click.option("--tasks", help="Tasks of lm-eval as well, where it is installed: names with commas between them.")
+@click.option("--limit", type=click.IntRange(1), help="At most so many examples of each task.")
+@click.option(
+    "--without/--only-with", default=True, show_default=True, help="Measure the model without its adapter too."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def evaluate(
+    run: str,
+    data: Path | None,
+    questions: Path | None,
+    rows: int | None,
+    batch: int,
+    tasks: str | None,
+    limit: int | None,
+    without: bool,
+    as_json: bool,
+) -> int:
+    """Measure a trained model on held-out rows and questions: loss, perplexity, right and exact answers."""
+    import json
+
+    from strix_train import environment
+    from strix_train import evaluate as measuring
+    from strix_train.errors import InputError, Problem
+    from strix_train.generate import find_source
+    from strix_train.quietly import quietly
+    from strix_train.runfolder import RunFolder
+
+    found = find_source(run)
+    if found.run is None:
+        raise InputError(Problem(f"{run} is not part of a run", cure="name the folder that `train` wrote"))
+    plan = measuring.what_to_measure(found.run, data, questions)
+    environment.prepare(offline=found.base.local and not tasks)
+    with quietly() as tell:
+        tell("measuring …")
+        before, after, answers = measuring.both(found, plan, most=rows, batch=batch, without=without)
+        more: dict[str, Any] = {
+            "answers": answers,
+            "data": str(data) if data else None,
+            "of": str(found.adapter or found.base.source),
+        }
+        if tasks:
+            numbers = measuring.tasks(found, tasks.split(","), limit=limit, batch=batch)
+            more |= {"tasks": numbers, "summary": {name: _in_words(each) for name, each in numbers.items()}}
+    facts = measuring.as_json(before, after, more)
+    RunFolder(found.run).write_json("evaluation.json", facts)
+    _renew(found.run)
+    if as_json:
+        click.echo(json.dumps(facts, ensure_ascii=False))
+        return 0
+    for name, text in facts["summary"].items():
+        click.echo(f"{name:<17} {text}")
+    return 0
+
+
+def _in_words(numbers: dict[str, float]) -> str:
+    return ", ".join(f"{name.partition(',')[0]} {value:.4f}" for name, value in numbers.items() if "stderr" not in name)

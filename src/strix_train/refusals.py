@@ -21,9 +21,6 @@ def refusals(loaded: Loaded) -> list[Problem]:
     if recipe.export and recipe.method.kind == "reward":
         what = "a reward model says numbers and no words, so that there is nothing to export it to"
         found.append(Problem(what, loaded.place("export"), "remove it: the adapter is always written"))
-    if recipe.adapter.kind != "lora":
-        what = f"adapter {recipe.adapter.kind} is not trained by this version"
-        found.append(Problem(what, loaded.place("adapter"), "write adapter: lora"))
     if recipe.method.kind == "kto" and recipe.schedule.batch < 2:
         what = f"schedule.batch is {recipe.schedule.batch}, and method kto compares the rows of a batch"
         found.append(Problem(what, loaded.place("schedule", "batch"), "write at least 2"))

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from strix_train import afterwards, ruling, same, summary, trackers
 from strix_train import plan as plans
-from strix_train import ruling, same, summary, trackers
 from strix_train.console import Console
 from strix_train.errors import InputError, Interrupted, Problem, TrainError
+from strix_train.export import tools
 from strix_train.plan import Plan
 from strix_train.runfolder import RunFolder, create, find_unfinished
 from strix_train.stopping import Stopper
@@ -68,6 +69,9 @@ def run(word: str, settings: Sequence[str], *, dry: bool, run_dir: Path | None, 
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     plan = plans.make(word, settings)
     trackers.check(plan.loaded.recipe.logging)
+    export = plan.loaded.recipe.export
+    if export and "gguf" in export.to:
+        tools.find(export.quantization)
     if dry:
         return dry_run(plan, run_dir)
     if world > 1 and run_dir is None:
@@ -110,6 +114,7 @@ def _run(work: _Work, run_dir: Path | None) -> int:
         recompute=device.is_gpu if recipe.recompute == "auto" else recipe.recompute == "on",
         seed=recipe.schedule.seed,
         rules=found,
+        adapter=recipe.adapter,
     )
     with folder.held() if work.main else nullcontext():
         return _in(folder, work, wish)
@@ -126,7 +131,10 @@ def _in(folder: RunFolder, work: _Work, wish: Load) -> int:
     log = folder.log if work.main else Path(os.devnull)
     with work.console.capturing(log):
         try:
-            return _train(folder, work, wish)
+            code = _train(folder, work, wish)
+            if work.main:
+                afterwards.page(folder)
+            return code
         except (Interrupted, KeyboardInterrupt):
             _finish(folder, work, "interrupted", reason="stopped at once, without a checkpoint of its own")
             raise
@@ -147,7 +155,9 @@ def _keep_traceback(log: Path) -> None:
 
 def _finish(folder: RunFolder, work: _Work, state: str, **facts: Any) -> None:
     if work.main:
-        folder.finish(state, **facts)
+        if (folder.read_json("status.json") or {}).get("state") != "done":  # an export after the end may fail
+            folder.finish(state, **facts)
+        afterwards.page(folder)
 
 
 def explained(error: Exception, log: Path) -> TrainError:
@@ -196,6 +206,7 @@ def _train(folder: RunFolder, work: _Work, wish: Load) -> int:
         return 130
     folder.finish(state, seconds=report["seconds"])
     summary.close(console, folder, report)
+    afterwards.export(console, folder, plan.loaded.recipe.export)
     return 0
 
 

@@ -1,6 +1,7 @@
 """The folder of one run. Whatever stands in it under its final name is whole: files are written aside and renamed.
 
-status.json comes last. A folder without it is of a run that goes on, or that was killed.
+status.json comes last (report.html, which can be made again, may follow). A folder without it is of a run that goes
+on, or that was killed.
 """
 
 from __future__ import annotations

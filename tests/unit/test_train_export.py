@@ -175,7 +175,10 @@ SERVER = """
                 listed = [{"id": 5, "logprob": -0.2}, {"id": 7, "logprob": -1.75}]
                 if wish["prompt"] == [9]:
                     listed = listed[:1]
-                self.answer({"content": " so ", "completion_probabilities": [{"top_logprobs": listed}]})
+                value = {"content": " so ", "tokens": [5, 6]}
+                if wish["prompt"] != [8]:
+                    value["completion_probabilities"] = [{"id": 5, "top_logprobs": listed}]
+                self.answer(value)
         def log_message(self, *args): pass
     HTTPServer(("127.0.0.1", int(words["--port"])), Handler).serve_forever()
 """
@@ -196,6 +199,9 @@ def test_the_server_is_asked_for_the_same_token(program: Path, tmp_path: Path) -
         assert server.reply(probe()) == Reply(-1.75, "so")
         unheard = Probe(question("?"), "?", (9,), 7, -0.1, "x")
         assert server.reply(unheard).sureness == -20.0
+        # a part of a letter: nothing is listed for it
+        assert server.reply(Probe(question("?"), "?", (8,), 5, -0.1, "x")).sureness == -0.1
+        assert server.reply(Probe(question("?"), "?", (8,), 7, -0.1, "x")).sureness == -20.0
     with pytest.raises(TrainError, match="does not answer /health"):
         server.call("/health", timeout=1)
 

@@ -58,12 +58,24 @@ class Server:
             "n_predict": max_new_tokens,
             "temperature": 0.0,
             "n_probs": _LISTED,
+            "return_tokens": True,
             "cache_prompt": False,
         }
         said = self.call("/completion", wish)
-        listed = (said.get("completion_probabilities") or [{}])[0].get("top_logprobs") or []
-        sure = next((float(one["logprob"]) for one in listed if one.get("id") == probe.first), _OUT_OF_THE_QUESTION)
-        return Reply(sure, str(said["content"]).strip())
+        return Reply(_sureness(said, probe), str(said["content"]).strip())
+
+
+def _sureness(said: Any, probe: Probe) -> float:
+    """Return how sure llama.cpp was of the model's first token.
+
+    It lists no alternatives for a token that is but a part of a letter; then the same token counts as as sure.
+    """
+    first = (said.get("tokens") or [None])[0]
+    listed = (said.get("completion_probabilities") or [{}])[0]
+    if listed.get("id") != first:
+        return probe.sureness if first == probe.first else _OUT_OF_THE_QUESTION
+    found = [float(one["logprob"]) for one in listed.get("top_logprobs") or () if one.get("id") == probe.first]
+    return found[0] if found else _OUT_OF_THE_QUESTION
 
 
 @contextmanager

@@ -55,7 +55,8 @@ def _program(folder: Path, name: str) -> Path | None:
 def convert(tools: Tools, model: Path, target: Path, outtype: str) -> None:
     """Write a model folder as a GGUF file. `outtype`: f16 or q8_0. Raises TrainError."""
     paths = [str(tools.folder), str(tools.folder / "gguf-py")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "NO_LOCAL_GGUF": "", "HF_HUB_OFFLINE": "1"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
+    environment.pop("NO_LOCAL_GGUF", None)
     command = [sys.executable, str(tools.folder / CONVERTER), str(model), "--outfile", str(target)]
     _run([*command, "--outtype", outtype], environment, "llama.cpp's converter")
 
