@@ -36,9 +36,9 @@ class Guard:
     least 1 and at most 4 above it).
     """
 
-    factor: float = 3.0
+    factor: float = 2.0
     patience: int = 5
-    window: int = 50
+    window: int = 20
     _usual: list[float] = field(default_factory=list)
     _high: list[int] = field(default_factory=list)
     _overflows: int = 0

@@ -46,7 +46,7 @@ def test_a_run_that_diverges_stops_before_the_spike() -> None:
     verdict = run(Guard(), [2.0] * 30 + [3.0, 9.0, 9.5, 8.0, 9.0, 8.5])
     assert verdict is not None
     assert (verdict.step, verdict.good) == (36, 31)
-    assert verdict.what == ("the loss has been above 6.00 since step 32: it is 8.5 at step 36, and 2 was usual before")
+    assert verdict.what == ("the loss has been above 4.00 since step 32: it is 8.5 at step 36, and 2 was usual before")
 
 
 def test_a_hard_batch_is_no_spike() -> None:
@@ -59,7 +59,8 @@ def test_near_zero_a_multiple_means_nothing() -> None:
 
 
 def test_of_a_high_loss_four_more_are_enough() -> None:
-    assert run(Guard(), [3.5] * 30 + [7.6] * 5) is not None
+    assert run(Guard(factor=3.0), [3.5] * 30 + [7.4] * 5) is None
+    assert run(Guard(factor=3.0), [3.5] * 30 + [7.6] * 5) is not None
 
 
 def test_a_loss_that_falls_or_is_noisy_goes_on() -> None:

@@ -162,7 +162,7 @@ def test_a_spike_goes_back_to_the_checkpoint_before_it(tmp_path: Path) -> None:
     with pytest.raises(TrainError) as caught:
         goes_wrong()
     assert str(caught.value) == (
-        "the loss has been above 6.00 since step 41: it is 9 at step 45, and 2 was usual before, so the run was "
+        "the loss has been above 4.00 since step 41: it is 9 at step 45, and 2 was usual before, so the run was "
         f"stopped; the last good checkpoint is {folder}/checkpoint-40; "
         "try a lower schedule.learning_rate, precision: fp32, or backend: hf"
     )

@@ -29,9 +29,9 @@ class Guard(Strict):
     at least 1 above it; 4 above it is always enough).
     """
 
-    spike: Finite = Field(default=3.0, ge=0, description="0: only numbers that are not finite stop the run.")
+    spike: Finite = Field(default=2.0, ge=0, description="0: only numbers that are not finite stop the run.")
     patience: int = Field(default=5, ge=1, le=1000)
-    window: int = Field(default=50, ge=10, le=10000, description="Steps that tell what is usual.")
+    window: int = Field(default=20, ge=10, le=10000, description="Steps that tell what is usual.")
 
     @model_validator(mode="after")
     def _no_trap(self) -> Guard:
