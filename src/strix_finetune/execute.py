@@ -33,7 +33,7 @@ from strix_finetune.tags import move_tags
 # how a build step begins the line that says in one sentence why it fails
 TOLD = "strix-finetune: "
 # what apt says of a file that the lent part of a vendored archive does not have
-_ASKED = re.compile(rf"File not found - {netconf.MOUNT}/apt/(?:\S*/)?(\S+)")
+_ASKED = re.compile(rf"File not found - {netconf.MOUNT}/apt/(?:\S*/)?(\S+\.deb)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strix_finetune import children, debian
@@ -102,19 +102,30 @@ def fetch(
         raise InputError("this host's apt has no apt-helper to download with", cure="install a newer apt")
     for begin in range(0, len(wanted), _BATCH):
         batch = wanted[begin : begin + _BATCH]
-        words: list[str] = []
-        for entry in batch:
-            part = folder / f"{entry.path}.part"
-            part.parent.mkdir(parents=True, exist_ok=True)
-            url = f"{mirror}/{_in_the_archive(entry)}"
-            words += [url, str(part), f"SHA256:{entry.sha256}", f"Checksum-FileSize:{entry.size}"]
-        code, said = _run((str(HELPER), "-q", "download-file", *words), settings)
-        for entry in batch:
-            if _settle(entry, folder):
-                on_file(entry)
-        lacking = [entry for entry in batch if not (folder / entry.path).is_file()]
-        if lacking:
-            raise _explain(said, lacking, code, redact(mirror))
+        said = _download(batch, folder, mirror, settings, on_file)
+        # what is named by its hash is also there under its own name, unless the archive has moved on
+        plain = [replace(entry, source="") for entry in batch if not (folder / entry.path).is_file() and _steady(entry)]
+        if plain:
+            said += _download(plain, folder, mirror, settings, on_file)
+        if lacking := [entry for entry in batch if not (folder / entry.path).is_file()]:
+            raise _explain(said, lacking, redact(mirror))
+
+
+def _download(
+    batch: Sequence[Entry], folder: Path, mirror: str, settings: NetSettings, on_file: Callable[[Entry], None]
+) -> str:
+    """Fetch what can be had, give it its name, and return what apt said."""
+    words: list[str] = []
+    for entry in batch:
+        part = folder / f"{entry.path}.part"
+        part.parent.mkdir(parents=True, exist_ok=True)
+        url = f"{mirror}/{_steady(entry) or _in_the_archive(entry)}"
+        words += [url, str(part), f"SHA256:{entry.sha256}", f"Checksum-FileSize:{entry.size}"]
+    said = _run((str(HELPER), "-q", "download-file", *words), settings)
+    for entry in batch:
+        if _settle(entry, folder):
+            on_file(entry)
+    return said
 
 
 def _settle(entry: Entry, folder: Path) -> bool:
@@ -134,13 +145,16 @@ def _settle(entry: Entry, folder: Path) -> bool:
 
 def _in_the_archive(entry: Entry) -> str:
     """Where the archive has the file, below its root: whichever mirror of it is asked today."""
-    path = entry.path.split("/", 2)[2]
-    folder = path.rpartition("/")[0]
-    steady = f"{folder}/by-hash/SHA256/{entry.sha256}"
-    return steady if entry.source.endswith(steady) else path
+    return entry.path.split("/", 2)[2]
 
 
-def _run(command: Sequence[str], settings: NetSettings) -> tuple[int, str]:
+def _steady(entry: Entry) -> str:
+    """The name that an index keeps when the next one takes its place; empty for what has none."""
+    steady = f"{_in_the_archive(entry).rpartition('/')[0]}/by-hash/SHA256/{entry.sha256}"
+    return steady if entry.source.endswith(steady) else ""
+
+
+def _run(command: Sequence[str], settings: NetSettings) -> str:
     with tempfile.TemporaryDirectory(prefix="strix-vendor-") as folder:
         for name in ("state/lists/partial", "cache/archives/partial", "etc/empty.d"):
             (Path(folder) / name).mkdir(parents=True)
@@ -149,21 +163,21 @@ def _run(command: Sequence[str], settings: NetSettings) -> tuple[int, str]:
         env = debian.environment() | {"APT_CONFIG": str(config)} | dict(settings.proxies)
         with children.child(command, env=env, contained=False) as process:
             said = process.stdout.read() if process.stdout else ""
-    return process.returncode, redact(said)
+    return redact(said) or f"apt-helper ended with {process.returncode}"
 
 
-def _explain(said: str, lacking: Sequence[Entry], code: int, mirror: str) -> FetchFailed | WorkError:
-    name = lacking[0].path.rsplit("/", 1)[-1] if lacking else "a file"
+def _explain(said: str, lacking: Sequence[Entry], mirror: str) -> FetchFailed | WorkError:
+    name = lacking[0].path.rsplit("/", 1)[-1]
     if "No space left on device" in said:
         return WorkError(f"the disk is full, {name} does not fit", cure="make room, then go on with the same command")
-    if re.search(r"404 +Not Found|410 +Gone", said):
+    if re.search(r"\s(?:404|410) +\w", said):
         return Gone(f"{mirror} no longer serves {name}", cure="run the command again with --renew")
     if re.search(r"Hash Sum mismatch|unexpected size", said):
         return Gone(
             f"{mirror} serves another {name} than its signed index lists", cure="try again, or use another mirror"
         )
     first = next((line for line in said.splitlines() if line.startswith("E: ")), said.strip()[-200:])
-    reason = unreachable(said) or first.removeprefix("E: ").rstrip(".") or f"apt-helper ended with {code}"
+    reason = unreachable(said) or first.removeprefix("E: ").rstrip(".")
     return FetchFailed(
         f"{name} could not be downloaded ({reason})",
         cure="check the network and the proxy settings, then go on with the same command",

@@ -110,9 +110,9 @@ class Vendored:
         return [problem for problem in found if problem]
 
     def _apt_files(self, layer: Keyed) -> list[Entry]:
-        """The archive's signed lists, and the .deb files that the layer installs; nothing where it installs none."""
-        debs = self.held.debs.get(layer.name)
-        if not debs:
+        """The archive's signed lists, and the .deb files that the layer installs; nothing where it asks no apt."""
+        debs = self.held.debs.get(layer.name, ())
+        if not debs and layer.name not in self.asking:
             return []
         begin = f"{self.held.mirror}/dists/"
         return [
