@@ -36,10 +36,11 @@ def find(host: Host, gfx: str) -> Firmware | None:
             return Firmware(version, f"/{path}", loaded=True)
     name = _file(gfx)
     release = host.line("proc/sys/kernel/osrelease")
-    own = host.line("sys/module/firmware_class/parameters/path")
-    folders = [own] if own.startswith("/") else []
+    set_path = host.line("sys/module/firmware_class/parameters/path")
+    folders = [set_path] if set_path.startswith("/") else []
     for base in ("lib/firmware", "usr/lib/firmware"):
-        folders += [f"{base}/updates/{release}", f"{base}/updates", f"{base}/{release}", base]
+        own = [f"{base}/updates/{release}", f"{base}/updates", f"{base}/{release}", base]
+        folders += own if release else own[1::2]
     for ending in _ENDINGS:
         for folder in folders if name else ():
             path = f"{folder}/amdgpu/{name}{ending}".strip("/")

@@ -78,12 +78,21 @@ def on_bus(host: Host) -> tuple[PciGpu, ...]:
     return tuple(found)
 
 
+def meant(host: Host) -> tuple[Gpu, ...]:
+    """The GPUs that the work is for: those of the wanted target, else those of the kind of the largest one."""
+    found = find(host)
+    kind = host.wanted if any(item.gfx == host.wanted for item in found) else ""
+    if found and not kind:
+        kind = max(found, key=lambda item: (not unified(host, item), item.vram or 0, item.units)).gfx
+    return tuple(item for item in found if item.gfx == kind)
+
+
 def unified(host: Host, gpu: Gpu) -> bool:
     """Whether a GPU has no memory of its own but a part of the host's."""
     return host.targets.get(gpu.gfx, {}).get("memory") == "unified"
 
 
-def product(host: Host, gfx: str) -> str:
-    """What people call a target, shortly; its own name where the table has none."""
-    products = host.targets.get(gfx, {}).get("products")
-    return f"{gfx} ({products[0]})" if isinstance(products, list) and products else gfx
+def products(host: Host, gfx: str) -> str:
+    """What people call a target; empty where the table does not say it."""
+    found = host.targets.get(gfx, {}).get("products")
+    return ", ".join(map(str, found)) if isinstance(found, list) else ""

@@ -181,13 +181,15 @@ class Host:
             handle = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except (OSError, ValueError):
             return None
-        with os.fdopen(handle, "rb") as stream:
-            try:
-                if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                    return None
-                return stream.read(limit)
-            except OSError:
+        try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
                 return None
+            with os.fdopen(handle, "rb", closefd=False) as stream:
+                return stream.read(limit)
+        except OSError:
+            return None
+        finally:
+            os.close(handle)
 
 
 def number(text: str, base: int = 10) -> int | None:

@@ -11,24 +11,25 @@ from strix_finetune.doctor.values import VERDICTS, Report, Result
 
 _COLOURS = {"ok": "green", "advice": "cyan", "warning": "yellow", "blocks": "red", "unknown": "white"}
 _WORDS = {"unknown": "not shown"}
-_WIDTH = 110
+_WIDTH = 118
 
 
 def text(report: Report, *, verbose: bool = False) -> str:
     """One paragraph a finding, in the order of the checks, and a line of numbers."""
     width = max((len(result.check) for result in report.results), default=0)
-    indent = " " * (11 + width)
-    lines = []
-    for result in report.results:
+    indent = " " * (width + 13)
+    lines: list[str] = []
+    for number, result in enumerate(report.results):
         finding = result.finding
-        verdict = click.style(f"{_WORDS.get(finding.verdict, finding.verdict):<9}", fg=_COLOURS[finding.verdict])
-        says = _wrapped(finding.says, indent)
-        lines.append(f"{verdict}  {result.check:<{width}}{says[len(indent) - 2 :]}".rstrip())
+        word = f"{_WORDS.get(finding.verdict, finding.verdict):<9}"
+        says = _wrapped(finding.says, indent).removeprefix(indent)
+        lines.append(f"{click.style(word, fg=_COLOURS[finding.verdict])}  {result.check:<{width}}  {says}")
         if finding.fix:
-            lines.append(f"{indent}{_wrapped(f'fix: {finding.fix}', indent).lstrip()}")
+            lines.append(_wrapped(f"fix: {finding.fix}", indent))
             lines += [f"{indent}  $ {command}" for command in finding.commands]
-        if verbose or finding.verdict == "blocks":
-            lines += [f"{indent}{_wrapped(line, indent).lstrip()}" for line in _read(result, verbose)]
+        last = number + 1 == len(report.results) or report.results[number + 1].check != result.check
+        if verbose and last:
+            lines += [_wrapped(line, indent) for line in _read(result)]
     counts = [f"{report.count(name)} {_WORDS.get(name, name)}" for name in VERDICTS if report.count(name)]
     return "\n".join([*lines, "", ", ".join(counts)])
 
@@ -72,11 +73,15 @@ def _comment(words: str) -> list[str]:
 
 def _wrapped(words: str, indent: str) -> str:
     return textwrap.fill(
-        words, _WIDTH + len(indent), initial_indent=indent, subsequent_indent=indent,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+        words,
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
-def _read(result: Result, verbose: bool) -> list[str]:
-    lines = [f"read: {', '.join(result.read)}"] if result.read else []
-    return lines + ([f"not there: {', '.join(result.absent)}"] if verbose and result.absent else [])
+def _read(result: Result) -> list[str]:
+    pairs = (("read", result.read), ("not there", result.absent))
+    return [f"{name}: {', '.join(paths)}" for name, paths in pairs if paths]

@@ -27,7 +27,7 @@ class Finding:
     says: str
     fix: str = ""
     commands: tuple[str, ...] = ()
-    data: Mapping[str, Datum] = field(default_factory=dict)
+    data: Mapping[str, Datum] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

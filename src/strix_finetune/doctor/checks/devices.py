@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from strix_finetune.doctor import gpus, user
 from strix_finetune.doctor.checks.wsl import is_wsl
 from strix_finetune.doctor.host import Host
-from strix_finetune.doctor.values import Check, Datum, Finding
+from strix_finetune.doctor.values import Check, Finding
 
 _KFD = "/dev/kfd"
 _MARKS = ("run/.containerenv", ".dockerenv")
+_DENIED = "permission denied"
+_TRIGGER = "sudo udevadm trigger --subsystem-match=kfd --subsystem-match=drm"
+_RULE = (
+    'printf \'%s\\n\' \'SUBSYSTEM=="kfd", GROUP="render", MODE="0660"\' '
+    '\'SUBSYSTEM=="drm", KERNEL=="renderD*", GROUP="render", MODE="0660"\' | sudo tee /etc/udev/rules.d/70-amdgpu.rules'
+)
 
 
 def devices(host: Host) -> Iterator[Finding]:
@@ -18,8 +25,14 @@ def devices(host: Host) -> Iterator[Finding]:
     if is_wsl(host) or not (found or host.exists(_KFD)):
         return
     who = user.find(host)
+    alike: dict[Finding, list[str]] = {}
+    # what many devices have in common is said once; "@" stands for their names
     for path in dict.fromkeys([_KFD, *(item.device for item in found)]):
-        yield _device(host, path, who)
+        alike.setdefault(_device(host, path, who), []).append(path)
+    for finding, paths in alike.items():
+        names = ", ".join(paths)
+        fix = finding.fix.replace("@", " --device ".join(paths))
+        yield replace(finding, says=finding.says.replace("@", names), fix=fix, data={"devices": paths})
 
 
 def container(host: Host) -> Iterator[Finding]:
@@ -37,58 +50,41 @@ def _in_container(host: Host) -> bool:
 
 
 def _device(host: Host, path: str, who: user.User | None) -> Finding:
+    """What is to say of one device, with "@" in the place of its name."""
     owner = host.owner(path)
+    if owner is None and _in_container(host):
+        return Finding("blocks", "the container was started without @", "start it with --device @")
     if owner is None:
-        if _in_container(host):
-            return Finding(
-                "blocks",
-                f"the container was started without {path}",
-                f"start it with --device {path} (strix-finetune run does)",
-            )
-        return Finding(
-            "blocks", f"{path} does not exist though the driver has the GPU", "load the module anew",
-            ("sudo udevadm trigger --subsystem-match=drm --subsystem-match=kfd",),
-        )  # fmt: skip
+        return Finding("blocks", "@ is missing though the driver has the GPU", "have udev make it", (_TRIGGER,))
     group = user.group_name(host, owner.gid)
-    data: dict[str, Datum] = {"mode": f"{owner.mode:04o}", "gid": owner.gid, "group": group}
+    rights = f"group {group}, mode {owner.mode:04o}"
     if who is None:
-        return Finding("unknown", f"{path} belongs to group {group}; the tree does not show who you are", data=data)
+        return Finding("unknown", f"@ ({rights}): the tree does not show who you are")
+    refusal = "" if who.may_use(owner) else _DENIED
     if host.edges is not None and not who.stands_for:
         refusal = host.edges.open(path)
-        allowed = not refusal
-    else:
-        allowed = who.may_use(owner)
-        refusal = "permission denied"
-    if allowed:
-        return Finding("ok", f"{who.name} can open {path} (group {group}, mode {owner.mode:04o})", data=data)
-    if refusal != "permission denied":
-        return Finding(
-            "blocks", f"{path} cannot be opened: {refusal}", "`sudo dmesg | grep amdgpu` says why", data=data
-        )
+    if not refusal:
+        return Finding("ok", f"{who.name} can open @ ({rights})")
+    if refusal != _DENIED:
+        return Finding("blocks", f"@ cannot be opened: {refusal}", "look for the reason in `sudo dmesg | grep amdgpu`")
     if who.may_after_login(owner) and not who.stands_for:
         return Finding(
             "blocks",
-            f"{who.name} is in group {group} since the last login, and this session does not know it",
-            "log out and in again (or restart)",
-            data=data,
+            f"{who.name} is in the group {group} of @, but this session began before that",
+            "log out and in again, or restart",
         )
-    if owner.mode & 0o060 != 0o060 or group == "root":
+    if owner.mode & 0o060 != 0o060 or owner.gid == 0:
         return Finding(
             "blocks",
-            f"{path} is root's alone (mode {owner.mode:04o}): the rules that give it to a group are missing",
-            "let udev give it to group render",
-            (
-                'echo \'SUBSYSTEM=="kfd", GROUP="render", MODE="0660"\' | sudo tee /etc/udev/rules.d/70-kfd.rules',
-                "sudo udevadm control --reload && sudo udevadm trigger --subsystem-match=kfd --subsystem-match=drm",
-            ),
-            data=data,
+            f"@ is root's alone ({rights}): the rule that gives it to a group is missing",
+            "let udev give it to the group render",
+            (_RULE, f"sudo udevadm control --reload && {_TRIGGER}"),
         )
     return Finding(
         "blocks",
-        f"{who.name} may not open {path}: it belongs to group {group} ({owner.gid}), which {who.name} is not in",
+        f"{who.name} may not open @ ({rights}), not being in the group {group} ({owner.gid})",
         f"join the group {group}, then log out and in again",
         (f"sudo usermod -aG {group} {who.name}",),
-        data=data,
     )
 
 

@@ -15,8 +15,11 @@ _HIDDEN = ("nomodeset", "amdgpu.modeset=0", "modprobe.blacklist=amdgpu")
 def gpu(host: Host) -> Iterator[Finding]:
     found = gpus.find(host)
     if found:
-        names = [f"{gpus.product(host, item.gfx)} at {item.device}" for item in found]
-        yield Finding("ok", f"ROCm's driver has {', '.join(names)}", data={"targets": [item.gfx for item in found]})
+        kinds = dict.fromkeys(item.gfx for item in found)
+        parts = [f"{kind} at {', '.join(item.device for item in found if item.gfx == kind)}" for kind in kinds]
+        product = gpus.products(host, found[0].gfx) if len(kinds) == 1 else ""
+        says = f"ROCm's driver has {' and '.join(parts)}{f': {product}' if product else ''}"
+        yield Finding("ok", says, data={"targets": [item.gfx for item in found]})
         return
     if is_wsl(host):
         return
@@ -57,7 +60,7 @@ def gpu(host: Host) -> Iterator[Finding]:
 
 
 def target(host: Host) -> Iterator[Finding]:
-    for gfx in dict.fromkeys(item.gfx for item in gpus.find(host)):
+    for gfx in dict.fromkeys(item.gfx for item in gpus.meant(host)):
         entry = host.targets.get(gfx)
         if entry is None:
             yield Finding("warning", f"there are no images for {gfx}", "use the target cpu, or another GPU")
@@ -79,8 +82,8 @@ def several(host: Host) -> Iterator[Finding]:
     if len(kinds) == 1:
         yield Finding("ok", f"{len(found)} GPUs of one kind ({kinds[0]})", data={"gpus": len(found)})
         return
-    best = max(found, key=lambda item: (not gpus.unified(host, item), item.vram or 0, item.units))
-    devices = " ".join(f"--device {item.device}" for item in found if item.gfx == best.gfx)
+    best = gpus.meant(host)[0]
+    devices = " ".join(f"--device {item.device}" for item in gpus.meant(host))
     rest = ", ".join(kind for kind in kinds if kind != best.gfx)
     usable = [item.gfx for item in found if item.gfx in host.targets and not host.targets[item.gfx].get("excluded")]
     says = f"beside {best.gfx} there is {rest}, which libraries built for {best.gfx} have no code for"

@@ -12,7 +12,7 @@ _TRADE = "without it no device is kept out of the memory of others (Thunderbolt)
 
 
 def iommu(host: Host) -> Iterator[Finding]:
-    found = gpus.find(host)
+    found = gpus.meant(host)
     if not found:
         return
     line = host.text("proc/cmdline")

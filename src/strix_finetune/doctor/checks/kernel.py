@@ -108,7 +108,7 @@ def dkms_firmware(host: Host) -> Iterator[Finding]:
 
 
 def _targets(host: Host) -> list[str]:
-    found = [item.gfx for item in gpus.find(host)] or [
+    found = [item.gfx for item in gpus.meant(host)] or [
         _ON_BUS[card.ids] for card in gpus.on_bus(host) if card.ids in _ON_BUS
     ]
     return list(dict.fromkeys(found))
@@ -118,7 +118,9 @@ def _newer(system: distro.Distro, running: known.Kernel) -> tuple[str, ...]:
     if system.image:
         return ("sudo rpm-ostree upgrade",)
     if system.ubuntu:
-        return (f"sudo apt install linux-{'oem' if running.flavour == 'ubuntu-oem' else 'generic-hwe'}-24.04",)
+        # which of Ubuntu's OEM kernels a machine wants only its maker knows
+        oem = running.flavour == "ubuntu-oem"
+        return ("sudo apt update && sudo apt full-upgrade" if oem else "sudo apt install linux-generic-hwe-24.04",)
     return {"fedora": ("sudo dnf upgrade kernel",), "arch": ("sudo pacman -Syu",)}.get(system.family, ())
 
 

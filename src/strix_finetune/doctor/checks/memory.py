@@ -20,11 +20,7 @@ _TRADE = (
 
 
 def memory(host: Host) -> Iterator[Finding]:
-    seen = set[str]()
-    for gpu in gpus.find(host):
-        if gpu.gfx in seen:
-            continue
-        seen.add(gpu.gfx)
+    for gpu in gpus.meant(host)[:1]:
         if gpus.unified(host, gpu):
             yield _unified(host, gpu)
         elif gpu.vram:
@@ -102,8 +98,7 @@ def _unified(host: Host, gpu: Gpu) -> Finding:
 
 def settings(host: Host) -> Iterator[Finding]:
     """Arguments that do nothing, or not what they say."""
-    apus = [gpu for gpu in gpus.find(host) if gpus.unified(host, gpu)]
-    if not apus:
+    if not any(gpus.unified(host, gpu) for gpu in gpus.meant(host)):
         return
     said = [*_command_line(host), *_module_options(host)]
     modules = [name for name in ("ttm", "amdttm") if host.exists(f"sys/module/{name}")]

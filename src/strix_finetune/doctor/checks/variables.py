@@ -67,7 +67,7 @@ def _finding(name: str, value: str, places: list[str]) -> Finding:
     if places:
         path, _, line = places[0].rpartition(":")
         commands: tuple[str, ...] = (
-            f"{'' if '/home/' in path or path.startswith('/root/') else 'sudo '}sed -i '{line}d' {path}",
+            f"{'' if '/home/' in path or path.startswith('/root/') else 'sudo '}sed -i.bak '{line}d' {path}",
         )
         fix = f"remove {'the lines' if len(places) > 1 else 'the line'} at {', '.join(places)} and log in again"
         commands = commands if len(places) == 1 else ()
