@@ -2,7 +2,7 @@
 """The one torch is the build that was locked, for ROCm where the channel has it, with its Triton and its device code.
 
 Nothing of this needs a GPU, and all of it is asked again in every image built on top: a later step that replaced torch
-would import without a word. File contents are read where the wheels are installed, their sizes everywhere.
+would import without a word. File contents and device code are read where the wheels are installed, sizes everywhere.
 """
 
 import json
@@ -22,6 +22,8 @@ sets = [name for name in declared["pytorch"]["sets"] if name.startswith("wheels-
 locked = guard.read_locked(HOME / "locked" / f"{name}.txt" for name in sets)
 relaid = Path("/opt/rccl/lib/librccl.so.1").resolve()
 
+# gigabytes: once, and not in each image built on top
+thorough = os.environ["STRIX_LAYER"] == "pytorch"
 # wherever Python looks, so that a second torch is seen that hides the first
 have = [item for folder in dict.fromkeys(sys.path) for item in guard.installed(Path(folder))]
 faults = guard.version_faults(have, locked)
@@ -32,12 +34,12 @@ if sets:
         if item.name in locked:
             # torch's own RCCL gives way to the one that this project compiled
             ours = [path for path in site.glob("**/librccl.so*") if path.is_symlink() and path.resolve() == relaid]
-            contents = os.environ["STRIX_LAYER"] == "pytorch"
-            faults += guard.record_faults(item, contents=contents, allowed=ours if item.name == "torch" else ())
+            faults += guard.record_faults(item, contents=thorough, allowed=ours if item.name == "torch" else ())
     faults += guard.triton_faults(have, site)
     faults += guard.pack_faults(have, site, target)
-    faults += guard.kpack_faults(site, target, guard.reading(inspect, CodeObjectError))
-    if not faults:
+    if thorough:
+        faults += guard.kpack_faults(site, target, guard.reading(inspect, CodeObjectError))
+    if thorough and not faults:
         faults += guard.torch_code_faults(site, target, guard.reading(inspect, CodeObjectError))
 foreign, count = guard.foreign_libraries([Path("/usr"), Path("/opt")])
 faults += foreign
@@ -53,5 +55,6 @@ if torch.cuda is not None:
     faults.append(f"this torch is built for CUDA {torch.cuda}")
 if faults:
     sys.exit("\n".join(f"torch: {fault}" for fault in faults))
-build = f"HIP {torch.hip}, code for {target} alone" if torch.hip else "without GPU support"
+code = f", code for {target} alone" if thorough else ""
+build = f"HIP {torch.hip}{code}" if torch.hip else "without GPU support"
 print(f"torch {torch.version} ({build}) is the only one; {count} files, none for another maker's GPU")

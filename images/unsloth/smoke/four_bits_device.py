@@ -16,16 +16,17 @@ if torch.version.hip is None or not torch.cuda.is_available():
     print("not shown: this torch sees no GPU")
     sys.exit(NOT_HERE)
 
-import bitsandbytes.functional as bnb  # noqa: E402
+import bitsandbytes  # noqa: E402
+from bitsandbytes import functional  # noqa: E402
 
 torch.manual_seed(0)
 weight = torch.randn(256, 512)
-errors = {}
+errors = []
 for block in (64, 128):
-    packed, state = bnb.quantize_4bit(weight.cuda(), blocksize=block, quant_type="nf4")
-    on_gpu = bnb.dequantize_4bit(packed, state).float().cpu()
-    cpu_packed, cpu_state = bnb.quantize_4bit(weight, blocksize=block, quant_type="nf4")
-    on_cpu = bnb.dequantize_4bit(cpu_packed, cpu_state).float()
+    packed, state = functional.quantize_4bit(weight.cuda(), blocksize=block, quant_type="nf4")
+    on_gpu = functional.dequantize_4bit(packed, state).float().cpu()
+    cpu_packed, cpu_state = functional.quantize_4bit(weight, blocksize=block, quant_type="nf4")
+    on_cpu = functional.dequantize_4bit(cpu_packed, cpu_state).float()
     # a value between two levels may be rounded either way; anything else is a kernel that computes wrongly
     differ = ((on_gpu - on_cpu).abs() > 1e-3).float().mean().item()
     if not differ < 0.002:
@@ -33,11 +34,17 @@ for block in (64, 128):
     error = (on_gpu - weight).abs().mean().item()
     if not 0.05 < error < 0.11:
         sys.exit(f"4-bit: NF4 is off by {error:.3f} on average with blocks of {block}, and should be by 0.07 or 0.08")
-    inputs = torch.randn(8, 512)
-    want = inputs @ on_gpu.T
-    packed, state = bnb.quantize_4bit(weight.cuda().bfloat16(), blocksize=block, quant_type="nf4")
-    have = (inputs.cuda().bfloat16() @ bnb.dequantize_4bit(packed, state).T).float().cpu()
-    errors[block] = ((have - want).abs().max() / want.abs().max()).item()
-    if not errors[block] < 0.05:
-        sys.exit(f"4-bit: a product is off by {errors[block]:.1e} of its range with blocks of {block}")
-print(f"NF4 on {torch.cuda.get_device_name(0)} is the CPU's; products are right within {max(errors.values()):.1e}")
+    # eight rows are multiplied by the unpacked weight, one row by a kernel that unpacks as it goes
+    weight_16 = weight.cuda().bfloat16()
+    packed, state = functional.quantize_4bit(weight_16, blocksize=block, quant_type="nf4")
+    unpacked = functional.dequantize_4bit(packed, state).double().cpu()
+    for rows in (8, 1):
+        inputs = torch.randn(rows, 512).bfloat16()
+        want = inputs.double() @ unpacked.T
+        with torch.no_grad():
+            have = bitsandbytes.matmul_4bit(inputs.cuda(), packed.t(), quant_state=state).double().cpu()
+        error = ((have - want).abs().max() / want.abs().max()).item()
+        errors.append(error)
+        if not error < 0.02:
+            sys.exit(f"4-bit: a product of {rows} rows is off by {error:.1e} of its range with blocks of {block}")
+print(f"NF4 on {torch.cuda.get_device_name(0)} is the CPU's; products are right within {max(errors):.1e}")
