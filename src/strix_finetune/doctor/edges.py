@@ -30,15 +30,16 @@ _ENGINE_PATIENCE = 20.0
 class EngineState:
     """The engine that the other commands would use, or in `problem` why there is none.
 
-    `data_root`: the folder of its images, empty where it is not on this machine. `runtime`: its OCI runtime.
+    `data_root`: the folder of its images, empty where it is not on this machine. `runtime`: its OCI runtime. `system`:
+    what it says it runs on.
     """
 
     info: EngineInfo | None
     problem: Problem | None = None
     data_root: str = ""
     runtime: str = ""
-    cgroups: str = ""
     storage: str = ""
+    system: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,6 @@ def _engine(wanted: Wanted, env: Mapping[str, str]) -> EngineState:
         info,
         data_root=str(facts.get("DockerRootDir") or "") if local else "",
         runtime=str(facts.get("DefaultRuntime") or ""),
-        cgroups=str(facts.get("CgroupVersion") or ""),
         storage=str(facts.get("Driver") or ""),
+        system=str(facts.get("OperatingSystem") or ""),
     )

@@ -42,6 +42,10 @@ class Wants:
             for name, index in channel.spec.indexes.items():
                 url = self._settings.index_url(name) or index.url
                 found.append((f"index {name}", url, f"the channel {channel.name}"))
+            if channel.spec.bootstrap.image:
+                from strix_finetune.resolve.image import parse
+
+                found.append(("registry", parse(channel.spec.bootstrap.image).url, f"the channel {channel.name}"))
         if self._env.get("HF_HUB_OFFLINE", "") in ("", "0"):
             found.append(("model hub", self._env.get("HF_ENDPOINT") or _HUB, "downloading models"))
         return [entry for entry in found if entry[1].startswith(("http://", "https://"))]

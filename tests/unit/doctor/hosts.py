@@ -195,9 +195,11 @@ class FakeEdges:
         return self.answers
 
 
-def running(kind: EngineKind, *, rootless: bool = False, storage: str = "overlay", root: str = "") -> EngineState:
+def running(
+    kind: EngineKind, *, rootless: bool = False, storage: str = "overlay", root: str = "", system: str = ""
+) -> EngineState:
     info = EngineInfo(kind, "5.6.0" if kind == "podman" else "28.1.0", "1.41", "unix:///run/x.sock", rootless)
-    return EngineState(info, data_root=root or f"/var/lib/{kind}", storage=storage)
+    return EngineState(info, data_root=root or f"/var/lib/{kind}", storage=storage, system=system)
 
 
 def verdicts(report: Report) -> list[str]:

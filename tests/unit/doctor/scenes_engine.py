@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from strix_finetune.doctor.edges import EngineState, Reached, Space
 from strix_finetune.engine.failures import unreachable
 from strix_finetune.errors import InputError, Problem
@@ -32,6 +34,13 @@ def _silent(url: str, error: OSError, source: str = "") -> EngineState:
     refusal = unreachable(url, error, source=source)
     assert refusal is not None
     return EngineState(None, refusal.problems[0])
+
+
+def _cdi(kind: str, *renders: str) -> dict[str, object]:
+    """A specification as AMD's tool makes it: a device for each GPU, and one for all of them."""
+    nodes = [{"path": "/dev/kfd"}, *({"path": f"/dev/dri/{render}"} for render in renders)]
+    devices = [{"name": name, "containerEdits": {"deviceNodes": nodes}} for name in ("0", "all")]
+    return {"cdiVersion": "0.6.0", "kind": kind, "devices": devices}
 
 
 def _docker(tree: Tree) -> Tree:
@@ -79,6 +88,34 @@ ENGINES: dict[str, Scene] = {
     ),
     "an engine on another machine": Scene(
         _docker, _live(disk=""), edges=FakeEdges(EngineState(running("docker").info, data_root=""))
+    ),
+    "an engine in a virtual machine": Scene(
+        fedora_halo,
+        itself(engine="blocks"),
+        words=("Docker Desktop's virtual machine", "docker context use default"),
+        edges=FakeEdges(running("docker", system="Docker Desktop")),
+    ),
+    "rootless Docker": Scene(
+        fedora_halo,
+        itself(engine="warning"),
+        {"engine": {"kind": "docker", "rootless": True}},
+        ("it cannot hand on the groups",),
+        FakeEdges(running("docker", rootless=True)),
+    ),
+    "named devices, good and of another day": Scene(
+        lambda tree: (
+            fedora_halo(tree)
+            .put("etc/cdi/amd.json", json.dumps(_cdi("amd.com/gpu", "renderD128")))
+            .put("etc/cdi/nvidia.json", json.dumps(_cdi("nvidia.com/gpu", "renderD140")))
+            .put("etc/cdi/torn.json", "{")
+            .put("var/run/cdi/amd.json", json.dumps(_cdi("amd.com/gpu", "renderD128", "renderD129")))
+        ),
+        podman(cdi="ok warning"),
+        {"cdi": {"path": "/etc/cdi/amd.json"}},
+        (
+            "/dev/dri/renderD129, which this machine does not have",
+            "amd-ctk cdi generate --output=/var/run/cdi/amd.json",
+        ),
     ),
     "a full disk, vfs, and settings that cannot be right": Scene(
         _docker,

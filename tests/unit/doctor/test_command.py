@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -234,7 +235,7 @@ def test_an_engine_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert state.problem.message == "the container engine does not answer"
 
 
-def test_what_the_work_wants() -> None:
+def test_what_the_work_wants(tmp_path: Path) -> None:
     images = find().images
     wants = Wants(images, "gfx1151", "amd", {"HOME": "/nonexistent", "HF_ENDPOINT": "https://hub.example", "PATH": ""})
     named = {name: (url, needed) for name, url, needed in wants.addresses()}
@@ -244,5 +245,13 @@ def test_what_the_work_wants() -> None:
     mirrored = Wants(images, "gfx1151", "amd", {"STRIX_INDEX_AMD": "https://mirror.example/amd", "HF_HUB_OFFLINE": "1"})
     assert ("index amd", "https://mirror.example/amd", "the channel amd") in mirrored.addresses()
     assert "model hub" not in {name for name, _, _ in mirrored.addresses()}
+    # a base image is asked for at its registry
+    channels = tmp_path / "images"
+    shutil.copytree(images, channels)
+    text = (channels / "channels/debian.toml").read_text("utf-8")
+    text = re.sub(r'source = "mmdebstrap"', 'source = "image"\nimage = "registry.example/base:1"', text)
+    (channels / "channels/debian.toml").write_text(text, "utf-8")
+    based = Wants(channels, "cpu", "debian", {"HOME": "/nonexistent", "PATH": ""})
+    assert ("registry", "https://registry.example/v2/base/manifests/1", "the channel debian") in based.addresses()
     # what is wrong with the definitions a build says
     assert Wants(Path("/nowhere"), "", "", {}).budget() == 0

@@ -143,7 +143,7 @@ def test_a_check_that_fails_hides_no_other(tmp_path: Path, monkeypatch: pytest.M
     assert len(report.results) > 10
 
 
-# every file that a check reads of the fullest machines
+# the machines with the most to read
 _BASE = ("Fedora 43, Strix Halo", "MI300X server", "leftovers of old guides", "firmware left by AMD's driver", "WSL2")
 _GARBAGE = st.one_of(
     st.binary(max_size=200),
@@ -154,20 +154,35 @@ _GARBAGE = st.one_of(
 )
 
 
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list[Path]]]:
+    """Full machines by name, each with its files."""
+    found = {}
+    for index, name in enumerate(_BASE):
+        tree = Tree(tmp_path_factory.mktemp("machine") / str(index))
+        SCENES[name].build(tree)
+        tree.put("etc/docker/daemon.json", "{}").put("home/kim/.config/containers/storage.conf", "[storage]")
+        tree.put("etc/containers/containers.conf").put("sys/fs/selinux/enforce", "1").put("etc/nsswitch.conf")
+        tree.put("usr/lib/sysimage/rpm/rpmdb.sqlite").put("proc/self/mountinfo").put("etc/modprobe.d/x.conf")
+        tree.put("sys/kernel/debug/dri/1/amdgpu_firmware_info").put("etc/cdi/amd.json", "{}")
+        tree.put("lib/firmware/amdgpu/gc_11_5_1_mes_2.bin.xz").put(OWNERS)
+        found[name] = tree.root, sorted(path for path in tree.root.rglob("*") if path.is_file())
+    return found
+
+
 @given(data=st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-def test_garbage_in_any_file_raises_nothing(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
-    root = tmp_path_factory.mktemp("host")
-    tree = Tree(root)
-    SCENES[data.draw(st.sampled_from(_BASE))].build(tree)
-    tree.put("etc/docker/daemon.json", "{}").put("home/kim/.config/containers/storage.conf", "[storage]")
-    tree.put("etc/containers/containers.conf").put("sys/fs/selinux/enforce", "1").put("etc/nsswitch.conf")
-    tree.put("usr/lib/sysimage/rpm/rpmdb.sqlite").put("proc/self/mountinfo").put("etc/modprobe.d/x.conf")
-    tree.put("sys/kernel/debug/dri/1/amdgpu_firmware_info").put("lib/firmware/amdgpu/gc_11_5_1_mes_2.bin.xz")
-    files = sorted(path for path in root.rglob("*") if path.is_file())
-    for path in data.draw(st.lists(st.sampled_from(files), min_size=1, max_size=6, unique=True)):
-        path.write_bytes(data.draw(_GARBAGE))
-    host = Host(root, targets=TARGETS)
-    for check in CHECKS:
-        for finding in check.run(host.view()):
-            assert finding.verdict in check.verdicts
+@settings(max_examples=150, deadline=None)
+def test_garbage_in_any_file_raises_nothing(data: st.DataObject, machines: dict[str, tuple[Path, list[Path]]]) -> None:
+    root, files = machines[data.draw(st.sampled_from(_BASE))]
+    chosen = data.draw(st.lists(st.sampled_from(files), min_size=1, max_size=6, unique=True))
+    before = {path: path.read_bytes() for path in chosen}
+    try:
+        for path in chosen:
+            path.write_bytes(data.draw(_GARBAGE))
+        host = Host(root, targets=TARGETS)
+        for check in CHECKS:
+            for finding in check.run(host.view()):
+                assert finding.verdict in check.verdicts
+    finally:
+        for path, content in before.items():
+            path.write_bytes(content)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 
 from strix_finetune.doctor.registry import CHECKS
-from strix_finetune.doctor.values import VERDICTS
+from strix_finetune.doctor.values import VERDICTS, Report
 from tests.unit.doctor.hosts import said, verdicts
 from tests.unit.doctor.scenes_engine import ENGINES
 from tests.unit.doctor.scenes_hardware import HARDWARE
@@ -15,10 +15,15 @@ from tests.unit.doctor.scenes_hardware import HARDWARE
 SCENES = HARDWARE | ENGINES
 
 
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Report]:
+    folder = tmp_path_factory.mktemp("hosts")
+    return {name: scene.report(folder / str(number)) for number, (name, scene) in enumerate(SCENES.items())}
+
+
 @pytest.mark.parametrize("name", SCENES)
-def test_findings(name: str, tmp_path: Path) -> None:
-    scene = SCENES[name]
-    report = scene.report(tmp_path)
+def test_findings(name: str, reports: Mapping[str, Report]) -> None:
+    scene, report = SCENES[name], reports[name]
     assert verdicts(report) == list(scene.expected)
     for check, numbers in scene.numbers.items():
         found = next(result.finding.data for result in report.results if result.check == check)
@@ -33,12 +38,10 @@ def test_findings(name: str, tmp_path: Path) -> None:
             assert result.finding.fix
 
 
-def test_every_verdict_of_every_check(tmp_path: Path) -> None:
+def test_every_verdict_of_every_check(reports: Mapping[str, Report]) -> None:
     """No check claims a verdict that no machine here shows, and none gives one that it does not claim."""
     assert len(SCENES) == len(HARDWARE) + len(ENGINES)
-    seen = set()
-    for number, scene in enumerate(SCENES.values()):
-        seen |= {(result.check, result.finding.verdict) for result in scene.report(tmp_path / str(number)).results}
+    seen = {(result.check, result.finding.verdict) for report in reports.values() for result in report.results}
     assert seen == {(check.name, verdict) for check in CHECKS for verdict in check.verdicts}
 
 

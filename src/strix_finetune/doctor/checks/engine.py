@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
-from strix_finetune.doctor import distro
+from strix_finetune.doctor import distro, gpus
+from strix_finetune.doctor.edges import EngineState
 from strix_finetune.doctor.host import Host
 from strix_finetune.doctor.values import Check, Datum, Finding
 
@@ -45,22 +47,86 @@ def engine(host: Host) -> Iterator[Finding]:
         else:
             yield Finding("blocks", says, problem.cure if problem else "", data={"programs": there})
         return
+    yield _answering(host, state, system)
+
+
+def _answering(host: Host, state: EngineState, system: distro.Distro) -> Finding:
     info = state.info
+    assert info is not None
     data: dict[str, Datum] = {
-        "kind": info.kind, "version": info.version, "rootless": info.rootless, "url": info.url,
-        "runtime": state.runtime, "storage": state.storage, "data_root": state.data_root,
-    }  # fmt: skip
+        "kind": info.kind,
+        "version": info.version,
+        "rootless": info.rootless,
+        "url": info.url,
+        "runtime": state.runtime,
+        "storage": state.storage,
+        "data_root": state.data_root,
+    }
     name = f"{info.kind.capitalize()} {info.version}{' (rootless)' if info.rootless else ''}"
+    devices = bool(gpus.find(host))
+    if devices and "Docker Desktop" in state.system:
+        return Finding(
+            "blocks",
+            f"{name} answers from Docker Desktop's virtual machine, which has no GPU",
+            "use the engine of this machine itself",
+            ("docker context use default",),
+            data,
+        )
+    if devices and info.kind == "docker" and info.rootless:
+        return Finding(
+            "warning",
+            f"{name} answers; it cannot hand on the groups that may open the GPU's devices",
+            "use rootless Podman with crun, or Docker's usual service",
+            distro.install(system, "podman crun"),
+            data,
+        )
     if state.storage == "vfs":
-        yield Finding(
+        return Finding(
             "warning",
             f"{name} keeps images with the driver vfs: every layer is a full copy of all below it",
             "install fuse-overlayfs, or use a kernel and file system with overlay",
             distro.install(system, "fuse-overlayfs"),
             data,
         )
-    else:
-        yield Finding("ok", f"{name} answers", data=data)
+    return Finding("ok", f"{name} answers", data=data)
+
+
+def cdi(host: Host) -> Iterator[Finding]:
+    """Specifications of AMD's GPUs as named devices, which engines then read before every start."""
+    for path in (*host.glob("etc/cdi/*.json"), *host.glob("var/run/cdi/*.json")):
+        try:
+            spec = json.loads(host.text(path) or "")
+        except (ValueError, RecursionError):
+            spec = None
+        nodes = _nodes(spec)
+        if not isinstance(spec, dict) or not str(spec.get("kind", "")).startswith("amd.com/"):
+            continue
+        lacking = [node for node in nodes if not host.exists(node)]
+        if lacking:
+            yield Finding(
+                "warning",
+                f"/{path} names {', '.join(lacking)}, which this machine does not have: containers with "
+                f"{spec['kind']}=all do not start",
+                "make it anew; each change of the GPUs or of the kernel's numbering asks for that",
+                (f"sudo amd-ctk cdi generate --output=/{path}",),
+                {"path": f"/{path}", "lacking": lacking},
+            )
+        else:
+            yield Finding("ok", f"/{path} names devices that are there", data={"path": f"/{path}"})
+
+
+def _nodes(spec: object) -> list[str]:
+    """The device files in a specification, each once; nothing for what has another form."""
+    found: dict[str, None] = {}
+    devices = spec.get("devices") if isinstance(spec, dict) else None
+    for device in devices if isinstance(devices, list) else []:
+        edits = device.get("containerEdits") if isinstance(device, dict) else None
+        nodes = edits.get("deviceNodes") if isinstance(edits, dict) else None
+        for node in nodes if isinstance(nodes, list) else []:
+            path = node.get("path") if isinstance(node, dict) else None
+            if isinstance(path, str):
+                found[path] = None
+    return list(found)
 
 
 CHECKS = (
@@ -71,5 +137,13 @@ CHECKS = (
         "https://docs.docker.com/engine/daemon/troubleshoot/",
         ("ok", "warning", "blocks", "unknown"),
         engine,
+    ),
+    Check(
+        "cdi",
+        "A specification of named devices (CDI) is made once; with other GPUs, or another numbering, no container that "
+        "asks for one starts.",
+        "https://github.com/ROCm/container-toolkit",
+        ("ok", "warning"),
+        cdi,
     ),
 )
