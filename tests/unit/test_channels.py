@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from strix_finetune import graph, lockfile
+from strix_finetune import graph, lockfile, wanted
 from strix_finetune import lock as locks
 from strix_finetune.errors import DefinitionError
 from strix_finetune.lint import BANNED_ENV
 from strix_finetune.load import load
-from strix_finetune.lockmodel import Lock
+from strix_finetune.lockmodel import AptLock, AptPackage, Lock, PipLock, WheelLock, WheelSetLock
 from strix_finetune.model import Keyed, Project
 from strix_finetune.paths import Folders
 from strix_finetune.pep508 import requirement_fault
@@ -197,13 +198,57 @@ def test_unsloths_set_is_one_set(project: Project) -> None:
     assert not [line for line in shared.requirements if requirement_fault(line)]
 
 
-def test_the_compiled_rccl_takes_the_place_of_torchs(project: Project) -> None:
-    """The wheel brings an RCCL and loads that: where this project compiled one, each copy becomes a link to it."""
-    template = (IMAGES / "pytorch/Dockerfile.j2").read_text()
-    assert '"/rccl:" in parent' in template
-    assert graph.stack(project, "gfx1151", "amd-7.2").node("pytorch").parent == "rccl"
-    # where ROCm has no RCCL for a target there is none to lay
-    assert graph.stack(project, "gfx1150", "amd-7.2").node("pytorch").parent == "rocm"
+def made_up_lock(space: Workspace) -> Lock:
+    """A lock of all that a stack asks for, with versions that nobody has."""
+    stack = space.stack
+    text = f"a==1 --hash=sha256:{'0' * 64}\n"
+    wheels = {
+        asked.name: WheelSetLock(
+            "3.13", "amd", "2026-09-14T00:00:00Z", asked.sha256, (WheelLock("a", "1", "x", "0" * 64),)
+        )
+        for asked in wanted.wheel_sets(stack)
+    }
+    return Lock(
+        stack.channel.name,
+        stack.target.id,
+        AptLock("x", {}, {name: AptPackage("1", 1, "0" * 64) for name in wanted.debian_packages(stack)}),
+        {name: PipLock("3.13", text, "") for _, name, _, _ in wanted.pip_sets(stack)},
+        wheels,
+        archives={name: archive for name, archive, _ in wanted.archives(stack)},
+    )
+
+
+@pytest.mark.parametrize("target", ["gfx1151", "gfx1150", "gfx1030", "gfx942"])
+@pytest.mark.parametrize("channel", AMD)
+def test_every_channel_renders(channel: str, target: str, project: Project) -> None:
+    space = workspace(project, channel, target)
+    texts = {layer.name: layer.layer.dockerfile for layer in space.render(made_up_lock(space))}
+    assert "ENV USE_LIBUV" not in texts["pytorch"]
+    assert ("TORCH_BLAS_PREFER_HIPBLASLT" in texts["pytorch"]) == (target != "gfx942")
+    # The wheel brings an RCCL and loads that: where this project compiled one, each copy becomes a link to it, in the
+    # step that installs the wheel. Where ROCm has no RCCL for a target there is none to lay.
+    relaid = "ln --symbolic --force /opt/rccl/lib/librccl.so.1 $copy" in texts["pytorch"]
+    assert relaid == ("rccl" in texts) == (channel == "amd-7.2" and target != "gfx1150")
+
+
+def test_the_links_to_the_compiled_rccl(project: Project, tmp_path: Path) -> None:
+    """The shell of that step, on a tree with the copies of a wheel, and on one that has none."""
+    space = workspace(project, "amd-7.2")
+    text = next(layer.layer.dockerfile for layer in space.render(made_up_lock(space)) if layer.name == "pytorch")
+    found = re.search(r"^    copies=.*?done; \\$", text, re.M | re.S)
+    assert found
+    script = "set -eu; " + found[0].rstrip("\\ ")
+    lib = tmp_path / "torch/lib"
+    lib.mkdir(parents=True)
+    none = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert none.returncode == 1
+    assert none.stderr == "strix-finetune: no wheel of this channel brings librccl; omit the layer rccl\n"
+    (lib / "librccl.so").write_bytes(b"the wheel's")
+    (lib / "librccl.so.1").write_bytes(b"the wheel's")
+    (lib / "libtorch_hip.so").write_bytes(b"kept")
+    subprocess.run(["sh", "-c", script], cwd=tmp_path, check=True)
+    links = {path.name: str(path.readlink()) for path in lib.iterdir() if path.is_symlink()}
+    assert links == dict.fromkeys(("librccl.so", "librccl.so.1"), "/opt/rccl/lib/librccl.so.1")
 
 
 def test_an_unproven_series_says_so(project: Project) -> None:
