@@ -209,6 +209,8 @@ def test_the_lock_is_read_from_hashed_texts(tmp_path: Path) -> None:
     [
         ("7.15.26333", "7.15", "10.0.0", "10.0.0", ""),
         ("7.15.26333", "any", None, "10.0.0", ""),
+        ("7.15.26333", "7.15", "10.0.0-26333", "10.0.0", ""),
+        ("7.15.26333", "7.15", "10.0.01", "10.0.0", "torch is built for ROCm 10.0.01"),
         (None, "", None, "", ""),
         (None, "7.15", None, "10.0.0", "torch.version.hip is not set: this torch is no ROCm build"),
         (None, "any", None, "", "torch.version.hip is not set"),

@@ -45,11 +45,16 @@ def build_faults(hip: str | None, wanted: str, rocm: str | None = None, locked_r
     if not hip:
         return ["torch.version.hip is not set: this torch is no ROCm build, so it can use no AMD GPU"]
     faults = []
-    if wanted != "any" and not re.match(rf"{re.escape(wanted)}(?![0-9])", hip):
+    if wanted != "any" and not _begins(hip, wanted):
         faults.append(f"torch is built for HIP {hip}, the channel says {wanted}")
-    if rocm and locked_rocm and not same_version(rocm, locked_rocm):
+    # a build number may follow
+    if rocm and locked_rocm and not _begins(rocm, locked_rocm):
         faults.append(f"torch is built for ROCm {rocm}, locked is ROCm {locked_rocm}")
     return faults
+
+
+def _begins(version: str, wanted: str) -> bool:
+    return re.match(rf"{re.escape(wanted)}(?![0-9])", version) is not None
 
 
 def triton_faults(have: Sequence[Installed], site: Path) -> list[str]:
