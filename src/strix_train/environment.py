@@ -37,6 +37,8 @@ def prepare(*, offline: bool) -> None:
         os.environ.setdefault(name, value)
     # bitsandbytes warns on every CPU that it has not downloaded a faster kernel, which 16-bit training does not use.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+    # ... and of 8 bits, in every layer of every step, that it computes in fp16, as it always does
+    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     _name_the_user()
     home = os.environ.get("HOME", "")
     if home and home != "/" and _writable(home):

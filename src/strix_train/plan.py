@@ -84,7 +84,9 @@ def make(word: str, settings: Sequence[str] = (), *, with_backend: bool = True, 
     evaluation = done(lambda: sources.read(loaded, "eval", fetch=fetch))
     questions = done(lambda: _questions(loaded))
     template = done(lambda: fit.template_of(loaded))
-    backend = done(lambda: backends.choose(recipe.backend)) if with_backend else None
+    backend = (
+        done(lambda: backends.choose(recipe.backend, recipe.method.kind, recipe.adapter.kind)) if with_backend else None
+    )
     if problems:
         raise InputError(problems)
     sets = (*train, *evaluation)

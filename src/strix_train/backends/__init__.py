@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 
 from strix_train.backends.base import Backend
 from strix_train.errors import InputError, Problem
@@ -21,8 +22,17 @@ class Choice:
     firm: bool
 
 
-def choose(wanted: str) -> Choice:
-    """Choose a backend by what is installed; imports none. Raises InputError when nothing fits."""
+def choose(wanted: str, method: str = "sft", adapter: str = "lora") -> Choice:
+    """Choose a backend by what is installed and can do it; imports none. Raises InputError when nothing fits."""
+    if adapter in ("qlora", "lora8bit") and find_spec("bitsandbytes") is None:
+        raise InputError(Problem(f"adapter {adapter} needs bitsandbytes, which is not here", cure=_INSTALL))
+    unable = _NOT_BY_UNSLOTH.get(method) or _NOT_BY_UNSLOTH.get(adapter, "")
+    if adapter == "lora8bit" and not any(Path(device).exists() for device in _GPUS):
+        unable = "holds no model in 8 bits on a CPU"
+    if wanted == "unsloth" and unable:
+        raise InputError(Problem(f"Unsloth {unable}", cure="write backend: hf, or auto"))
+    if wanted == "auto" and unable and find_spec("transformers") and find_spec("peft"):
+        return Choice("hf", f"auto: Unsloth {unable}", True)
     if wanted != "auto":
         if find_spec(_PACKAGE[wanted]) is None:
             raise InputError(Problem(f"backend {wanted} needs {_PACKAGE[wanted]}, which is not here", cure=_INSTALL))
@@ -54,3 +64,8 @@ def start(choice: Choice) -> tuple[Backend, Choice]:
 
 
 _PACKAGE = {"unsloth": "unsloth", "hf": "transformers"}
+_GPUS = ("/dev/kfd", "/dev/nvidiactl")
+_NOT_BY_UNSLOTH = {
+    "reward": "trains no reward models",
+    "dora": "has no kernels for adapter dora",
+}

@@ -9,12 +9,15 @@ from typing import Any, Protocol
 from strix_train.device import Device, Precision
 from strix_train.devicerules import Rules
 from strix_train.names import ModelName
-from strix_train.recipe.adapter import LowRank
+from strix_train.recipe.adapter import Full, LowRank
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How a model is loaded. `max_length` in tokens; `rules`: what this device needs."""
+    """How a model is loaded. `max_length` in tokens; `rules`: what this device needs.
+
+    `adapter`: what is going to learn, which says what the model is held in.
+    """
 
     model: ModelName
     device: Device
@@ -23,6 +26,7 @@ class Load:
     recompute: bool
     seed: int
     rules: Rules = field(default_factory=Rules)
+    adapter: LowRank | Full = field(default_factory=LowRank)
 
 
 class Backend(Protocol):
@@ -32,10 +36,10 @@ class Backend(Protocol):
     version: str
 
     def load(self, wish: Load) -> tuple[Any, Any]:
-        """Return the frozen model, on its device, and its tokenizer."""
+        """Return the model, on its device, and its tokenizer."""
 
-    def adapt(self, model: Any, adapter: LowRank, wish: Load) -> Any:
-        """Return the model with a fresh trainable adapter, drawn from the seed."""
+    def adapt(self, model: Any, adapter: LowRank | Full, wish: Load) -> Any:
+        """Return the model with what learns: a fresh adapter, drawn from the seed, or every weight."""
 
     def arguments(self, common: dict[str, Any], wish: Load) -> Any:
         """Return the trainer's arguments from those that both backends share."""

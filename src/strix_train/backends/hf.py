@@ -8,7 +8,7 @@ from typing import Any
 
 from strix_train import ruling
 from strix_train.backends.base import Load
-from strix_train.recipe.adapter import LowRank
+from strix_train.recipe.adapter import Full, LowRank
 
 
 def dtype_of(precision: str) -> Any:
@@ -16,6 +16,30 @@ def dtype_of(precision: str) -> Any:
     import torch
 
     return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[precision]
+
+
+def weights_of(wish: Load) -> Any:
+    """Return torch's type for the weights: of a model that learns whole, that of its master copy."""
+    adapter = wish.adapter
+    if isinstance(adapter, Full) and (adapter.weights == "fp32" or wish.precision != "bf16"):
+        return dtype_of("fp32")
+    return dtype_of(wish.precision)
+
+
+def quantization(wish: Load) -> Any:
+    """Return how the frozen weights are quantized, or None: 4 bits as NF4 with quantized scales, or 8 bits."""
+    if wish.adapter.kind not in ("qlora", "lora8bit"):
+        return None
+    from transformers import BitsAndBytesConfig
+
+    if wish.adapter.kind == "lora8bit":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype_of(wish.precision),
+    )
 
 
 @contextmanager
@@ -40,26 +64,49 @@ class PlainBackend:
         self.version = f"transformers {transformers.__version__}"
 
     def load(self, wish: Load) -> tuple[Any, Any]:
-        """Return the frozen model, on its device, and its tokenizer."""
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        """Return the model, on its device, and its tokenizer."""
+        from transformers import AutoModelForCausalLM
 
-        model = AutoModelForCausalLM.from_pretrained(
+        return self._load(AutoModelForCausalLM, wish)
+
+    def load_scorer(self, wish: Load) -> tuple[Any, Any]:
+        """Return the model with a fresh head that gives a text one number, drawn from the seed, and its tokenizer."""
+        import torch
+        from transformers import AutoModelForSequenceClassification
+
+        torch.manual_seed(wish.seed)
+        return self._load(AutoModelForSequenceClassification, wish, num_labels=1)
+
+    def _load(self, kind: Any, wish: Load, **more: Any) -> tuple[Any, Any]:
+        from transformers import AutoTokenizer
+
+        model = kind.from_pretrained(
             wish.model.source,
-            dtype=dtype_of(wish.precision),
+            dtype=weights_of(wish),
             device_map={"": wish.device.torch},
             local_files_only=wish.model.local,
+            quantization_config=quantization(wish),
             **ruling.loading(wish.rules),
+            **more,
         )
         ruling.on_model(wish.rules, model)
         tokenizer = AutoTokenizer.from_pretrained(wish.model.source, local_files_only=wish.model.local)
         return model, tokenizer
 
-    def adapt(self, model: Any, adapter: LowRank, wish: Load) -> Any:
-        """Return the model with a fresh trainable adapter, drawn from the seed."""
+    def adapt(self, model: Any, adapter: LowRank | Full, wish: Load, *, scores: bool = False) -> Any:
+        """Return the model with what learns: a fresh adapter, drawn from the seed, or every weight.
+
+        `scores`: the model gives a text one number, by a head that learns whole.
+        """
         import torch
-        from peft import LoraConfig, get_peft_model
 
         model.config.use_cache = False
+        if isinstance(adapter, Full):
+            return model
+        from peft import LoraConfig, get_peft_model
+
+        for weight in model.parameters():
+            weight.requires_grad_(False)
         if wish.recompute:
             model.enable_input_require_grads()
         torch.manual_seed(wish.seed)
@@ -70,8 +117,11 @@ class PlainBackend:
                 lora_alpha=adapter.alpha,
                 lora_dropout=adapter.dropout,
                 target_modules=adapter.targets,
+                use_rslora=adapter.kind == "rslora",
+                use_dora=adapter.kind == "dora",
                 bias="none",
-                task_type="CAUSAL_LM",
+                task_type="SEQ_CLS" if scores else "CAUSAL_LM",
+                modules_to_save=["score"] if scores else None,
             ),
         )
 

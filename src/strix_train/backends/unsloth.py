@@ -9,8 +9,8 @@ from typing import Any
 
 from strix_train import ruling
 from strix_train.backends.base import Load
-from strix_train.backends.hf import dtype_of
-from strix_train.recipe.adapter import LowRank
+from strix_train.backends.hf import dtype_of, weights_of
+from strix_train.recipe.adapter import Full, LowRank
 
 
 class UnslothBackend:
@@ -30,15 +30,20 @@ class UnslothBackend:
         self.version = f"Unsloth {unsloth.__version__}"
 
     def load(self, wish: Load) -> tuple[Any, Any]:
-        """Return the frozen model, on its device, and its tokenizer."""
-        extra: dict[str, Any] = {"device_map": {"": wish.device.torch}} if wish.device.is_gpu else {}
+        """Return the model, on its device, and its tokenizer."""
+        adapter = wish.adapter
+        extra: dict[str, Any] = {}
+        if wish.device.is_gpu:
+            extra = {"device_map": {"": wish.device.torch}}
+            if isinstance(adapter, Full):
+                extra["float32_mixed_precision"] = weights_of(wish) != dtype_of(wish.precision)
         model, tokenizer = self._fast.from_pretrained(
             model_name=wish.model.source,
             max_seq_length=wish.max_length,
-            dtype=dtype_of(wish.precision),
-            load_in_4bit=False,
-            load_in_8bit=False,
-            full_finetuning=False,
+            dtype=dtype_of(wish.precision) if wish.device.is_gpu else weights_of(wish),
+            load_in_4bit=adapter.kind == "qlora",
+            load_in_8bit=adapter.kind == "lora8bit",
+            full_finetuning=adapter.kind == "full",
             use_gradient_checkpointing=self._recompute(wish),
             random_state=wish.seed,
             local_files_only=wish.model.local,
@@ -48,8 +53,10 @@ class UnslothBackend:
         ruling.on_model(wish.rules, model)
         return model, tokenizer
 
-    def adapt(self, model: Any, adapter: LowRank, wish: Load) -> Any:
-        """Return the model with a fresh trainable adapter, drawn from the seed."""
+    def adapt(self, model: Any, adapter: LowRank | Full, wish: Load) -> Any:
+        """Return the model with what learns: a fresh adapter, drawn from the seed, or every weight."""
+        if isinstance(adapter, Full):
+            return model
         return self._fast.get_peft_model(
             model,
             r=adapter.r,
@@ -59,7 +66,7 @@ class UnslothBackend:
             bias="none",
             use_gradient_checkpointing=self._recompute(wish),
             random_state=wish.seed,
-            use_rslora=False,
+            use_rslora=adapter.kind == "rslora",
             loftq_config=None,
         )
 

@@ -12,6 +12,9 @@ from strix_train.methods import Job
 from strix_train.recipe.adapter import LowRank
 from strix_train.tokenizer import Adapted
 
+# transformers marks a model that it quantized.
+_QUANTIZED = {"qlora": "is_loaded_in_4bit", "lora8bit": "is_loaded_in_8bit"}
+
 
 @dataclass(slots=True)
 class Ready:
@@ -32,23 +35,39 @@ class Ready:
 def load(job: Job) -> Ready:
     """Return the model, on its device, with the template that the recipe wants."""
     model, tokenizer = job.backend.load(job.wish)
+    return with_template(job, model, tokenizer)
+
+
+def with_template(job: Job, model: Any, tokenizer: Any) -> Ready:
+    """Return a loaded model with the template that the recipe wants. Raises TrainError where it is not quantized."""
+    kind = job.wish.adapter.kind
+    if kind in _QUANTIZED and not getattr(model, _QUANTIZED[kind], False):
+        # a loader that passes over the wish would take two or four times the memory, and nothing would say so
+        raise TrainError(
+            f"backend {job.backend.name} did not hold the model as adapter {kind} wants it on this device",
+            cure="write backend: hf",
+        )
     if job.plan.template.source:
         tokenizer.chat_template = job.plan.template.source
         getattr(tokenizer, "tokenizer", tokenizer).chat_template = job.plan.template.source
     return Ready(model, tokenizer, Adapted(tokenizer, stop_tokens(model, tokenizer)), {})
 
 
-def adapt(job: Job, ready: Ready) -> None:
-    """Give the model its fresh adapter, and tell how much of it learns."""
+def adapt(job: Job, ready: Ready, **more: Any) -> None:
+    """Make the model learn by its fresh adapter, or whole, and tell how much of it learns.
+
+    `more`: what a backend's own `adapt` takes besides.
+    """
     adapter = job.plan.loaded.recipe.adapter
-    assert isinstance(adapter, LowRank)  # refusals
-    _check_targets(job, ready.model, adapter)
-    ready.model = job.backend.adapt(ready.model, adapter, job.wish)
+    if isinstance(adapter, LowRank):
+        _check_targets(job, ready.model, adapter)
+    ready.model = job.backend.adapt(ready.model, adapter, job.wish, **more)
     trainable = sum(weight.numel() for weight in ready.model.parameters() if weight.requires_grad)
     if not trainable:
         raise TrainError("the adapter reaches no part of the model", cure="check adapter.targets")
     total = sum(weight.numel() for weight in ready.model.parameters())
-    job.console.fact("adapter", f"{adapter.kind} r={adapter.r}: {trainable:,} of {total:,} parameters learn")
+    what = f"{adapter.kind} r={adapter.r}" if isinstance(adapter, LowRank) else f"full, {adapter.weights} weights"
+    job.console.fact("adapter", f"{what}: {trainable:,} of {total:,} parameters learn")
     ready.facts |= {"trainable_parameters": trainable, "parameters": total}
 
 

@@ -31,6 +31,7 @@ class Trainer:
 
 def learn(job: Job, made: Ready, steps: int, how: Trainer) -> Outcome:
     """Train, save the result, and ask the questions before and after. Raises TrainError and InputError."""
+    learning = next(weight.dtype for weight in made.model.parameters() if weight.requires_grad)
     made.facts |= {"rows": len(how.rows), "steps": steps}
 
     def build(wrap: Wrap) -> Any:
@@ -43,6 +44,7 @@ def learn(job: Job, made: Ready, steps: int, how: Trainer) -> Outcome:
             processing_class=made.text.tokenizer,
             **how.more,
         )
+        _learn_in(made.model, learning)
         how.after(trainer)
         return trainer
 
@@ -60,6 +62,13 @@ def learn(job: Job, made: Ready, steps: int, how: Trainer) -> Outcome:
         asks=how.asks,
     )
     return carry_out(job, setup)
+
+
+def _learn_in(model: Any, dtype: Any) -> None:
+    """Hold what learns in `dtype` again: TRL puts it into bf16 beside a quantized model, and small steps get lost."""
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.data = weight.data.to(dtype)
 
 
 def _prepared(base: Any) -> Any:

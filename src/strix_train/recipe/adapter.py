@@ -38,6 +38,10 @@ class Full(Strict):
     """Every weight of the model learns."""
 
     kind: Literal["full"]
+    weights: Literal["fp32", "bf16"] = Field(
+        default="fp32",
+        description="What the weights are held in; bf16 takes half the memory, and loses small steps to rounding.",
+    )
 
 
 Adapter = Annotated[
