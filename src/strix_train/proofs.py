@@ -82,3 +82,35 @@ class OrpoProof:
         """Return the tokens that all processes together have seen since the last call."""
         self.tokens, count = 0, all_processes(self.tokens)
         return count
+
+
+@dataclass(slots=True)
+class PairProof:
+    """Of batches with input_ids and attention_mask that hold the chosen rows first, then as many rejected ones."""
+
+    decode: Any
+    found: dict[str, Any] = field(default_factory=dict)
+    tokens: Any = 0
+
+    def look(self, inputs: dict[str, Any]) -> None:
+        """Check the first batch. Raises TrainError where a pair's rows are the same."""
+        ids, mask = inputs["input_ids"], inputs["attention_mask"].bool()
+        self.tokens = self.tokens + mask.sum()
+        if self.found:
+            return
+        half = len(ids) // 2
+        texts = [self.decode(row[real].tolist()) for row, real in zip(ids, mask, strict=True)]
+        for index in range(half):
+            if texts[index] == texts[half + index]:
+                raise TrainError(f"the rows of pair {index + 1} of the first batch are the same")
+        self.found = {
+            "rows": len(ids),
+            "tokens": int(mask.sum()),
+            "chosen_row_1": texts[0],
+            "rejected_row_1": texts[half],
+        }
+
+    def take_tokens(self) -> int:
+        """Return the tokens that all processes together have seen since the last call."""
+        self.tokens, count = 0, all_processes(self.tokens)
+        return count

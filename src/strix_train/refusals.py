@@ -5,7 +5,7 @@ from __future__ import annotations
 from strix_train.errors import Problem
 from strix_train.recipe.load import Loaded
 
-METHODS = ("sft", "cpt", "dpo", "orpo", "kto")
+METHODS = ("sft", "cpt", "dpo", "orpo", "kto", "reward")
 
 
 def refusals(loaded: Loaded) -> list[Problem]:

@@ -50,7 +50,8 @@ def close(console: Console, folder: RunFolder, report: dict[str, Any]) -> None:
         )
     console.fact("adapter", str(folder.adapter))
     console.fact("time", f"{duration(report['seconds'])}, of it {duration(report['training_seconds'])} in steps")
-    console.fact("try", f'train generate {shown} --prompt "…"')
+    if report["method"] != "reward":
+        console.fact("try", f'train generate {shown} --prompt "…"')
 
 
 def show_plan(console: Console, plan: Plan) -> None:

@@ -149,6 +149,16 @@ class Encoder:
         self._tell(counts, what)
         return columns, good
 
+    def whole(self, what: str, kept: int, lost: int) -> None:
+        """Tell how many rows are used that must not be cut. Raises InputError where none is left."""
+        place = self.job.plan.loaded.place("schedule", "max_length")
+        if not kept:
+            what = f"every row is longer than max_length ({self.most} tokens)"
+            raise InputError(Problem(what, place, "raise schedule.max_length"))
+        self.job.console.fact(what, str(kept))
+        if lost:
+            self.job.console.fact("warning", f"{lost} rows were left out: they are longer than max_length ({place})")
+
     def _tell(self, counts: Counts, what: str) -> None:
         place = self.job.plan.loaded.place("schedule", "max_length")
         if not counts.rows:

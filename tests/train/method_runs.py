@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import tiny_models as tiny
@@ -10,6 +11,10 @@ from workshop import Workshop
 
 STEPS = 12
 Words = list[str]
+# Adapters and the backends that train them here; those of bitsandbytes where it is installed, as in the image.
+ADAPTERS: dict[str, tuple[str, ...]] = {"rslora": ("unsloth", "hf"), "dora": ("hf",), "full": ("unsloth", "hf")}
+if find_spec("bitsandbytes"):
+    ADAPTERS |= {"qlora": ("unsloth", "hf"), "lora8bit": ("hf",)}
 
 
 def preferences(count: int = 24) -> list[dict[str, Any]]:
@@ -58,6 +63,7 @@ def write(workshop: Workshop) -> None:
         "dpo": "preferences.jsonl",
         "orpo": "preferences.jsonl",
         "kto": "marked.jsonl",
+        "reward": "preferences.jsonl",
         "sft": "rows.jsonl",
     }
     for method, file in files.items():
@@ -73,6 +79,12 @@ def write(workshop: Workshop) -> None:
 
 def runs() -> Iterator[tuple[str, str, Words]]:
     """Yield (name, backend, words)."""
+    yield "reward-hf", "hf", ["of-reward.yaml"]
+    for name, backends in ADAPTERS.items():
+        for backend in backends:
+            short = ["of-sft.yaml", "--set", f"adapter={name}", "--set", "precision=bf16"]
+            yield f"{name}-{backend}", backend, short
+    yield "dpo-full-hf", "hf", ["of-dpo.yaml", "--set", "adapter=full", "--set", "schedule.learning_rate=1e-3"]
     for backend in ("unsloth", "hf"):
         for method in ("cpt", "dpo", "orpo", "kto"):
             yield f"{method}-{backend}", backend, [f"of-{method}.yaml"]

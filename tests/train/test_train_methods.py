@@ -92,6 +92,57 @@ def test_every_token_of_plain_text_is_learned(run: Path) -> None:
     assert "<|im_start|>" not in found["learned_text_of_row_1"]
 
 
+@pytest.mark.parametrize("run", ["reward-hf"], indirect=True)
+def test_a_reward_model_gives_chosen_answers_more(run: Path, workshop: Workshop) -> None:
+    assert sum(column(run, "accuracy")[-3:]) / 3 == 1.0
+    assert column(run, "margin")[-1] > column(run, "margin")[0] + 1
+    assert not (run / "answers.jsonl").exists()
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(run / "adapter")
+    base = AutoModelForSequenceClassification.from_pretrained(workshop.path / "models" / "llama", num_labels=1)
+    base.config.pad_token_id = tokenizer.pad_token_id
+    model = PeftModel.from_pretrained(base, str(run / "adapter")).eval()
+    for pair in method_runs.preferences(4):
+        scores = []
+        for which in ("chosen", "rejected"):
+            text = tokenizer.apply_chat_template([*pair["prompt"], *pair[which]], tokenize=False)
+            with torch.no_grad():
+                found = tokenizer(text, add_special_tokens=False, return_tensors="pt")
+                scores.append(float(model(**found).logits[0, 0]))
+        assert scores[0] > scores[1] + 0.5
+
+
+@pytest.mark.parametrize(
+    "run", [f"{name}-{backend}" for name, used in method_runs.ADAPTERS.items() for backend in used], indirect=True
+)
+def test_every_adapter_learns(run: Path) -> None:
+    losses = column(run, "loss")
+    assert sum(losses[-3:]) < 0.7 * sum(losses[:3])
+    kind = run.name.split("-")[0]
+    found = report(run)
+    if kind == "full":
+        assert found["trainable_parameters"] == found["parameters"]
+        assert (run / "model" / "model.safetensors").is_file()
+        return
+    assert found["trainable_parameters"] < found["parameters"]
+    written = json.loads((run / "adapter" / "adapter_config.json").read_text())
+    assert (written["use_rslora"], written["use_dora"]) == (kind == "rslora", kind == "dora")
+    # held in fewer bits, the frozen model says other things than in 16
+    if kind in ("qlora", "lora8bit"):
+        assert losses[0] != pytest.approx(column(run.parent / "rslora-hf", "loss")[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("run", ["dpo-full-hf"], indirect=True)
+def test_a_model_that_learns_whole_keeps_its_reference(run: Path) -> None:
+    margins = column(run, "rewards/margins")
+    assert margins[0] == 0
+    assert margins[-1] > 1
+    assert (run / "model" / "model.safetensors").is_file()
+
+
 @pytest.mark.parametrize("method", ["cpt", "dpo", "orpo", "kto"])
 def test_both_backends_walk_the_same_way(done: dict[str, Done], workshop: Workshop, method: str) -> None:
     ours, theirs = (column(workshop.path / f"{method}-{backend}", "loss") for backend in ("unsloth", "hf"))
