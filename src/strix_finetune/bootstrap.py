@@ -178,10 +178,7 @@ def _leave_no_trace(sources: str) -> str:
     )
     removed = " ".join(f'"$1"/etc/{name}' for name in traces)
     target = '"$1"/etc/apt/sources.list.d/debian.sources'
-    # whose these are depends on whether apt's own user could enter the folder that this was made in
-    partial = '"$1"/var/lib/apt/lists/partial "$1"/var/cache/apt/archives/partial'
-    written = f"printf %s {shlex.quote(sources)} > {target}; chmod 0644 {target}"
-    return f"set -eu; rm -f {removed}; chown 0:0 {partial}; {written}"
+    return f"set -eu; rm -f {removed}; printf %s {shlex.quote(sources)} > {target}; chmod 0644 {target}"
 
 
 def _explain(said: list[str], code: int, apt: Apt, mirror: str) -> StrixError:

@@ -6,6 +6,7 @@ No address is written down here. A host's own apt has its mirror (netconf); mmde
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -23,6 +24,7 @@ from strix_finetune.schema import Apt
 
 ARCHITECTURE = "amd64"
 _KEYRINGS = ("debian-archive-keyring.gpg", "debian-archive-keyring.pgp")
+_numbers = itertools.count()
 _LINE = re.compile(r"^deb (?:\[[^]]*\] )?(https?://\S+) (\S+) \S", re.M)
 
 
@@ -74,7 +76,8 @@ def work_folder(preferred: Path) -> Iterator[Path]:
     else:
         folder, rights = Path(tempfile.gettempdir()), 0o777 | stat.S_ISVTX
     leftovers.remove_leftovers(folder, remove_work)
-    with leftovers.temporary(folder, "strix-mmdebstrap", "work", remove_work) as work:
+    # one may be asked for while another is held
+    with leftovers.temporary(folder, f"strix-mmdebstrap-{next(_numbers)}", "work", remove_work) as work:
         work.mkdir(0o700)
         work.chmod(rights)
         yield work

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from strix_finetune import builder, graph, lockfile
+from strix_finetune import builder, debian, graph, lockfile
 from strix_finetune.builder import BuildOptions, Planned
 from strix_finetune.errors import InputError, LockError, StrixError
 from strix_finetune.lockmodel import AptLock, AptPackage, ArchiveLock, Lock, PipLock, Release
@@ -183,6 +184,21 @@ def test_the_root_file_system_has_a_mirror_of_its_own_part(bench: Bench) -> None
         assert {path.stat().st_mode & 0o777 for path in (root, *root.rglob("*/"))} == {0o755}
         assert settings.apt_options == (("APT::Sandbox::User", "root"),)
     assert not root.exists()
+
+
+def test_mmdebstrap_has_a_folder_of_its_own_meanwhile(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """For a user who is not root both are in the same folder."""
+    monkeypatch.setattr(debian, "mode", lambda: "unshare")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    vendored = bench.planned().vendored
+    assert vendored
+    keyed = next(step.layer for step in bench.planned().plan.steps if step.name == "base")
+    with vendored.mirror(keyed, tmp_path), debian.work_folder(tmp_path) as work:
+        assert len([path for path in tmp_path.iterdir() if path.name.startswith(".strix-")]) == 2
+        assert not list(work.iterdir())
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".strix-")]
 
 
 def test_a_file_that_is_missing_stops_the_plan(bench: Bench) -> None:
