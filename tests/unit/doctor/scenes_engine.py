@@ -170,6 +170,12 @@ ENGINES: dict[str, Scene] = {
         {"subids": {"held": 0, "needed": 65536}},
         ("kim has no ids in /etc/subuid", "--add-subuids 165536-231071 --add-subgids 165536-231071 kim"),
     ),
+    "too few sub-ids, in two ranges": Scene(
+        lambda tree: fedora_halo(tree).put("etc/subgid", "kim:100000:1000\n1000:300000:64535\n"),
+        podman(subids="blocks"),
+        {"subids": {"held": 65535}},
+        ("kim has 65535 ids in /etc/subgid", "--add-subuids 427680-493215"),
+    ),
     "sub-ids that are somebody else's as well, Docker answers": Scene(
         lambda tree: fedora_halo(tree).put("etc/subuid", "kim:100000:65536\nlee:130000:65536\n"),
         itself(subids="warning"),

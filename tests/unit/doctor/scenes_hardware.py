@@ -11,6 +11,7 @@ from tests.unit.doctor.hosts import (
     PHOENIX,
     RESOLUTE,
     RX7700S,
+    RX7900,
     VAN_GOGH,
     FakeEdges,
     halo,
@@ -141,6 +142,17 @@ HARDWARE: dict[str, Scene] = {
         expects(**_SERVER, secure_boot="blocks"),
         words=("the module amdgpu, which DKMS built, is not loaded", "mokutil --import"),
     ),
+    "no Secure Boot": Scene(
+        lambda tree: server(tree).rename("sys/module/amdgpu", "sys/module/none").put(SECURE_BOOT, b"\6\0\0\0\0"),
+        expects(**_SERVER, secure_boot="ok"),
+        words=("Secure Boot is off",),
+    ),
+    "Strix Halo with a card outside": Scene(
+        lambda tree: tree.system(FEDORA, FEDORA_KERNEL).user().gpus(halo(vram=96, gtt=15), RX7900).docker(),
+        _DESKTOP,
+        {"several-gpus": {"best": "gfx1100", "others": ["gfx1151"]}},
+        ("use --target gfx1100",),
+    ),
     "Secure Boot against the NPU's module": Scene(
         lambda tree: server(tree).put("var/lib/dkms/amdxdna/7.0/source/dkms.conf"),
         expects(**_SERVER, secure_boot="warning"),
@@ -229,9 +241,9 @@ HARDWARE: dict[str, Scene] = {
         words=("this session began before that", "log out and in again"),
     ),
     "devices of root alone, and one that fails": Scene(
-        lambda tree: fedora_halo(tree).own("dev/kfd", 0o600, 0),
+        lambda tree: fedora_halo(tree).own("dev/kfd", 0o600, 105),
         itself(devices="blocks blocks"),
-        words=("is root's alone (group root, mode 0600)", "/dev/dri/renderD128 cannot be opened: no such device"),
+        words=("is root's alone (group render, mode 0600)", "/dev/dri/renderD128 cannot be opened: no such device"),
         edges=FakeEdges(
             running("podman", rootless=True),
             {"/dev/kfd": "permission denied", "/dev/dri/renderD128": "no such device"},

@@ -106,6 +106,11 @@ def test_sudo_speaks_of_the_person_behind_it(tmp_path: Path) -> None:
     tree = noble_halo(Tree(tmp_path)).user(uid=0, env="SUDO_UID=1000\0")
     found = user.find(Host(tree.root))
     assert found == user.User("kim", 1000, "/home/kim", frozenset({39, 105, 1000}), frozenset({39, 105, 1000}), True)
+    # sudo to an ordinary account is that account
+    tree.user(uid=1000, groups=(7,), env="SUDO_UID=1001\0")
+    found = user.find(Host(tree.root))
+    assert found is not None
+    assert (found.name, found.groups, found.stands_for) == ("kim", {7, 1000}, False)
     tree.user(uid=0, members=False, env="SUDO_UID=1000\0")
     assert "kim may not open /dev/kfd" in "".join(result.finding.says for result in tree.report().results)
 

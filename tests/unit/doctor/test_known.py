@@ -189,10 +189,12 @@ def test_packages_of_dpkg(tmp_path: Path) -> None:
     status = (
         "Package: first\nStatus: install ok installed\nVersion: 1-1\nDescription: a\n Version: 9\n\n"
         "Package: left\nStatus: deinstall ok config-files\nVersion: 2-1\n\n"
+        "Package: half\nStatus: install ok half-installed\nVersion: 2-1\n\n"
+        "Package: unpacked\nStatus: install ok unpacked\nVersion: 2-1\n\n"
         "Package: last\nStatus: install ok installed\nVersion: 3-1\n"
     )
     host = Host(Tree(tmp_path).put("var/lib/dpkg/status", status).root)
-    assert packages.version(host, "left", "last") == ("last", "3-1")
+    assert packages.version(host, "left", "half", "unpacked", "last") == ("last", "3-1")
     assert packages.version(host, "first") == ("first", "1-1")
     assert packages.version(host, "left", "irst") is None
 
