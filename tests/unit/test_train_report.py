@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 from strix_train.errors import InputError
 from strix_train.report.gather import gather
 from strix_train.report.page import html, write
-from strix_train.report.svg import HEIGHT, WIDTH, Series, chart, shown, smooth, thinned, ticks
+from strix_train.report.svg import NARROW, Series, chart, shown, smooth, thinned, ticks
 
 EVIL = "<script>alert(1)</script><img src=http://x.example/y onerror=z>&\"'"
 
@@ -189,7 +191,7 @@ def test_a_line_goes_where_the_numbers_are() -> None:
     assert x1 == pytest.approx((x0 + x2) / 2, abs=0.1)
     assert y1 == pytest.approx((y0 + y2) / 2, abs=0.1)
     assert y0 > y2
-    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in points(svg))
+    assert all(0 <= x <= NARROW[0] and 0 <= y <= NARROW[1] for x, y in points(svg))
     assert ">100</text>" in svg
 
 
@@ -214,7 +216,9 @@ def test_thinning_loses_no_spike() -> None:
 
 def test_the_running_mean() -> None:
     assert smooth([(x, 2.0) for x in range(50)]) == tuple((x, 2.0) for x in range(50))
-    assert smooth([(1, 1.0), (2, math.inf), (3, 3.0)]) == ((1, 1.0), (3, 2.0))
+    assert smooth([(1, 1.0), (2, math.inf), (3, 3.0), (4, 8.0)]) == ((1, 1.0), (3, 4.0), (4, 8.0))
+    rising = tuple((float(x), float(x)) for x in range(100))
+    assert smooth(rising) == rising  # it lags behind nothing
 
 
 @pytest.mark.parametrize(
@@ -235,3 +239,23 @@ def test_steps_are_whole_numbers() -> None:
 )
 def test_numbers_of_axes(value: float, text: str) -> None:
     assert shown(value) == text
+
+
+BROWSER = next((found for name in ("chromium-headless-shell", "chromium") if (found := shutil.which(name))), None)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium-headless-shell: install Debian's package of that name")
+def test_a_browser_shows_it(run: Path, tmp_path: Path) -> None:
+    page, picture = write(run), tmp_path / "page.png"
+    calm = ["--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1120,1600"]
+    seen = ["--enable-logging=stderr", "--screenshot=" + str(picture), page.as_uri()]
+    done = subprocess.run([str(BROWSER), *calm, *seen], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    # what a page may not do, and does, is said here
+    assert not re.search(r"Content Security Policy|Refused to|CONSOLE", done.stderr), done.stderr
+    dumped = subprocess.run(
+        [str(BROWSER), *calm, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120
+    )
+    assert dumped.stdout.count("<polyline") >= 6
+    # curves, tables and text: a blank page of this size is a few kB
+    assert picture.stat().st_size > 60_000

@@ -40,7 +40,8 @@ class Server:
             with self._opener.open(request, timeout=timeout) as answer:
                 return json.loads(answer.read())
         except (OSError, ValueError) as error:
-            raise TrainError(f"llama-server does not answer {path}: {error}") from error
+            said = error.read().decode(errors="replace")[:300] if isinstance(error, urllib.error.HTTPError) else ""
+            raise TrainError(f"llama-server does not answer {path}: {error} {said}".strip()) from error
 
     def tokens(self, text: str) -> list[int]:
         """Return the file's tokens of a text that holds its special tokens as words."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from strix_train import checkpoints
 from strix_train.console import duration, gigabytes
-from strix_train.report.svg import Point, Series, chart, smooth
+from strix_train.report.svg import WIDE, Point, Series, chart, smooth
 from strix_train.watch import lines
 
 _STATES = {"done": "done", "interrupted": "interrupted", "failed": "failed"}
@@ -137,30 +137,29 @@ def _curves(rows: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> li
     if held_out:
         main.append(Series("held-out rows", "dots", held_out))
         legend.append(("dots", "held-out rows"))
-    found = [Curve("Loss", chart("Loss", main, x_label="optimizer step", y_label="loss"), tuple(legend))]
+    drawn = chart("Loss", main, x_label="optimizer step", y_label="loss", size=WIDE)
+    found = [Curve("Loss", drawn, tuple(legend))]
     more = sorted({key for row in rows for key in row if key not in _KNOWN and isinstance(row[key], (int, float))})
     for title, key, label, scale in (
-        ("Learning rate", "lr", "learning rate", 1.0),
+        ("Learning rate", "lr", "", 1.0),
         ("Gradient norm", "grad_norm", "norm", 1.0),
         ("Speed", "tokens_per_s", "tokens/s", 1.0),
         ("Memory", "peak_memory", "GiB at most so far", 2**-30),
         *((key, key, key.rpartition("/")[2], 1.0) for key in more),
     ):
-        drawn = chart(
-            title,
-            [Series(title, "other", points(key, scale))],
-            x_label="optimizer step",
-            y_label=label,
-            zero=key in _KNOWN,
-        )
-        found.append(Curve(title, drawn))
+        line = points(key, scale)
+        shown = [Series(title, "other", line)]
+        if len(line) > 200 and key not in ("lr", "peak_memory"):
+            shown = [Series("each step", "faint", line), Series("running mean", "other", smooth(line))]
+        found.append(Curve(title, chart(title, shown, x_label="optimizer step", y_label=label, zero=key in _KNOWN)))
     return [curve for curve in found if curve.svg]
 
 
 def _data(report: dict[str, Any], versions: dict[str, Any]) -> list[tuple[str, str]]:
     batch, inputs = report.get("first_batch") or {}, versions.get("inputs") or {}
     shares = f"{batch['learned_tokens']:,} of {batch['tokens']:,} tokens" if batch.get("learned_tokens") else None
-    digests = [(key.removesuffix("_sha256") + " sha256", value) for key, value in inputs.items() if "_sha256" in key]
+    named = [(key.removesuffix("_sha256"), value) for key, value in inputs.items() if key.endswith("_sha256") and value]
+    digests = [(f"{name} rows, sha256", f"{value[:16]}…") for name, value in named]
     return _pairs(
         ("rows", _number(report.get("rows"), ",")),
         ("tokens seen", _number(report.get("tokens"), ",")),

@@ -6,24 +6,37 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import accumulate
 
 Point = tuple[float, float]
-WIDTH, HEIGHT = 640, 240
+WIDE, NARROW = (1000, 300), (340, 200)
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 34
 _MOST_POINTS = 600
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line: its name, its style sheet class (line, soft, other, dots) and its points, by rising x."""
+    """A line: its name, its style sheet class (line, soft, other, faint, dots) and its points, by rising x."""
 
     name: str
     look: str
     points: tuple[Point, ...]
 
 
-def chart(title: str, series: Sequence[Series], *, x_label: str, y_label: str, zero: bool = True) -> str:
-    """Return one chart; empty where no series has a finite point. `zero`: the axis reaches down to 0."""
+def chart(
+    title: str,
+    series: Sequence[Series],
+    *,
+    x_label: str,
+    y_label: str,
+    zero: bool = True,
+    size: tuple[int, int] = NARROW,
+) -> str:
+    """Return one chart; empty where no series has a finite point. `zero`: the axis reaches down to 0.
+
+    `size` in the page's pixels, so that letters are as large in every chart.
+    """
+    width, height = size
     series = [Series(each.name, each.look, _finite(each.points)) for each in series]
     every = [point for each in series for point in each.points]
     if not every:
@@ -41,22 +54,22 @@ def chart(title: str, series: Sequence[Series], *, x_label: str, y_label: str, z
         left, right = left - 0.5, right + 0.5
 
     def across(x: float) -> float:
-        return _LEFT + (x - left) / (right - left) * (WIDTH - _LEFT - _RIGHT)
+        return _LEFT + (x - left) / (right - left) * (width - _LEFT - _RIGHT)
 
     def down(y: float) -> float:
-        return HEIGHT - _BOTTOM - (y - low) / (high - low) * (HEIGHT - _TOP - _BOTTOM)
+        return height - _BOTTOM - (y - low) / (high - low) * (height - _TOP - _BOTTOM)
 
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">']
+    parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">']
     for y in y_ticks:
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{down(y):.1f}" y2="{down(y):.1f}"/>')
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{down(y):.1f}" y2="{down(y):.1f}"/>')
         parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{down(y) + 4:.1f}" text-anchor="end">{shown(y)}</text>')
-    for x in ticks(left, right, whole=all(float(x).is_integer() for x in xs)):
+    for x in ticks(left, right, wanted=max(2, width // 90), whole=all(float(x).is_integer() for x in xs)):
         if left <= x <= right:
-            place = f'x="{across(x):.1f}" y="{HEIGHT - _BOTTOM + 15}"'
+            place = f'x="{across(x):.1f}" y="{height - _BOTTOM + 15}"'
             parts.append(f'<text class="tick" {place} text-anchor="middle">{shown(x)}</text>')
-    middle = (_LEFT + WIDTH - _RIGHT) / 2
-    parts.append(f'<text class="label" x="{middle}" y="{HEIGHT - 3}" text-anchor="middle">{escape(x_label)}</text>')
-    turned = f'transform="translate(12 {(HEIGHT - _BOTTOM + _TOP) / 2}) rotate(-90)"'
+    middle = (_LEFT + width - _RIGHT) / 2
+    parts.append(f'<text class="label" x="{middle}" y="{height - 3}" text-anchor="middle">{escape(x_label)}</text>')
+    turned = f'transform="translate(12 {(height - _BOTTOM + _TOP) / 2}) rotate(-90)"'
     parts.append(f'<text class="label" {turned} text-anchor="middle">{escape(y_label)}</text>')
     parts += [_drawn(each, [(across(x), down(y)) for x, y in thinned(each.points)]) for each in series]
     return "".join([*parts, "</svg>"])
@@ -88,16 +101,15 @@ def thinned(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
 
 
 def smooth(points: Sequence[Point], share: float = 0.05) -> tuple[Point, ...]:
-    """Return the running mean over `share` of the points, at least five."""
-    width = max(5, round(len(points) * share))
-    found, total, window = [], 0.0, []
-    for x, y in _finite(points):
-        window.append(y)
-        total += y
-        if len(window) > width:
-            total -= window.pop(0)
-        found.append((x, total / len(window)))
-    return tuple(found)
+    """Return the mean around each point, of `share` of all points and five at least; narrower at both ends."""
+    found = _finite(points)
+    sums = [0.0, *accumulate(y for _, y in found)]
+    half = max(5, round(len(found) * share)) // 2
+    means = []
+    for index, (x, _) in enumerate(found):
+        reach = min(half, index, len(found) - 1 - index)
+        means.append((x, (sums[index + reach + 1] - sums[index - reach]) / (2 * reach + 1)))
+    return tuple(means)
 
 
 def ticks(low: float, high: float, wanted: int = 5, *, whole: bool = False) -> list[float]:
