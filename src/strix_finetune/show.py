@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from strix_finetune.engine.base import EngineInfo, RunRequest
+from strix_finetune.engine.specs import unconfined
 
 
 def command_line(request: RunRequest, engine: EngineInfo) -> list[str]:
@@ -14,6 +15,8 @@ def command_line(request: RunRequest, engine: EngineInfo) -> list[str]:
         argv += ["--user", request.user]
     if request.keep_id:
         argv += ["--userns", "keep-id"]
+    if unconfined(request):
+        argv += ["--security-opt", "label=disable"]
     for device in request.devices:
         argv += ["--device", device]
     for group in request.group_add:

@@ -15,11 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strix_finetune.engine import specs
 from strix_finetune.engine.base import EngineInfo, Mount, RunRequest
 from strix_finetune.engine.drivers import BOOT_LABEL, PID_LABEL, driver_labels, is_orphan
 from strix_finetune.engine.running import FrameReader, archive
 from strix_finetune.engine.specs import check, docker_spec, podman_spec
 from strix_finetune.errors import InputError
+from strix_finetune.show import command_line
 from strix_finetune.signals import how_it_ended, signal_name
 
 DOCKER = EngineInfo("docker", "27", "1.46", "unix:///s", rootless=False)
@@ -171,3 +173,22 @@ def test_containers_without_our_labels_are_never_ours() -> None:
     assert not is_orphan({}, running=False, age=1e9)
     assert not is_orphan({PID_LABEL: "1"}, running=False, age=1e9)
     assert not is_orphan({PID_LABEL: "x", BOOT_LABEL: "a+b"}, running=False, age=1e9)
+
+
+def test_selinux_leaves_a_container_alone_that_uses_files_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted = replace(REQUEST, mounts=(Mount(str(tmp_path), "/data"),))
+
+    def options(request: RunRequest) -> tuple[object, object, bool]:
+        docker = docker_spec(request, DOCKER, {}, init=True, terminal=False)["HostConfig"].get("SecurityOpt")
+        podman = podman_spec(request, ROOTLESS, {}, init=True, terminal=False).get("selinux_opts")
+        return docker, podman, "label=disable" in command_line(request, DOCKER)
+
+    monkeypatch.setattr(specs, "_SELINUX", tmp_path / "none")
+    assert options(mounted) == (None, None, False)
+    (tmp_path / "enforce").write_text("1")
+    monkeypatch.setattr(specs, "_SELINUX", tmp_path / "enforce")
+    assert options(mounted) == (["label=disable"], ["disable"], True)
+    assert options(replace(REQUEST, devices=("/dev/null",))) == (["label=disable"], ["disable"], True)
+    assert options(REQUEST) == (None, None, False)

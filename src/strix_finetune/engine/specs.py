@@ -13,6 +13,8 @@ from strix_finetune.engine.base import EngineInfo, RunRequest
 from strix_finetune.errors import InputError, Problem
 
 KEEP_GROUPS = "keep-groups"
+# there a container sees no file of the host unless the file is relabelled, which is not ours to do, and no device
+_SELINUX = Path("/sys/fs/selinux/enforce")
 # A shell as process 1, where the engine has no init program; what follows exit keeps it from replacing itself.
 _SHELL = ("/bin/sh", "-c", '"$@"; exit $?', "sh")
 
@@ -34,6 +36,11 @@ def check(request: RunRequest) -> None:
         if group != KEEP_GROUPS and not group.isdigit():
             message = f"group '{group}' would be looked up in the image, not on this host"
             raise InputError(Problem(message, cure="give the host's numeric group id"))
+
+
+def unconfined(request: RunRequest) -> bool:
+    """Whether SELinux must leave the container alone, so that it can use what it was given of the host."""
+    return bool(request.mounts or request.devices) and _SELINUX.exists()
 
 
 def command_of(request: RunRequest, *, init: bool) -> list[str]:
@@ -63,6 +70,8 @@ def docker_spec(
         host["NetworkMode"] = request.network
     if request.shm_size is not None:
         host["ShmSize"] = request.shm_size
+    if unconfined(request):
+        host["SecurityOpt"] = ["label=disable"]
     return {
         "Image": request.image,
         "Cmd": command_of(request, init=init),
@@ -114,6 +123,8 @@ def podman_spec(
         spec["netns"] = {"nsmode": request.network}
     if request.shm_size is not None:
         spec["shm_size"] = request.shm_size
+    if unconfined(request):
+        spec["selinux_opts"] = ["disable"]
     if request.user:
         spec["user"] = request.user
     if request.workdir:
