@@ -2,7 +2,7 @@
 # Makes a host ready: installs and starts what is missing, says so, and notes what it started.
 #
 #   scripts/host.sh python            a Python with venv
-#   scripts/host.sh engine            a container engine that answers, and mmdebstrap
+#   scripts/host.sh engine            a container engine that answers, and mmdebstrap where the host is a Debian
 #   scripts/host.sh test              what the tests need on top: Podman, Toolbx, D-Bus, a registry
 #   scripts/host.sh stop NOTES        stop the services whose process ids an earlier call wrote to NOTES
 #
@@ -94,7 +94,8 @@ python)
     || die "Python 3.11 or later with venv is needed; set PYTHON to one"
   ;;
 engine)
-  packages mmdebstrap
+  # where there is no apt, the driver borrows mmdebstrap and apt from a Debian image
+  ! command -v apt-get >/dev/null 2>&1 || packages mmdebstrap
   [ -n "${DOCKER_HOST:-}${CONTAINER_HOST:-}" ] && exit 0
   for socket in /var/run/docker.sock "${XDG_RUNTIME_DIR:-/nonexistent}/docker.sock" \
     "${XDG_RUNTIME_DIR:-/nonexistent}/podman/podman.sock" /run/podman/podman.sock; do
@@ -102,6 +103,8 @@ engine)
   done
   # the driver starts a private Podman service by itself
   command -v dockerd >/dev/null 2>&1 || ! command -v podman >/dev/null 2>&1 || exit 0
+  command -v dockerd >/dev/null 2>&1 || command -v apt-get >/dev/null 2>&1 \
+    || die "there is no container engine; install one (dnf install podman, or pacman -S podman)"
   command -v dockerd >/dev/null 2>&1 || packages docker.io
   docker_running
   ;;

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from strix_finetune import children, debian
+from strix_finetune import debian, programs
 from strix_finetune.errors import BuildFailed, FetchFailed, LockError, Place, Problem, StrixError
 from strix_finetune.leftovers import remove_leftovers, temporary
 from strix_finetune.lockmodel import Lock
@@ -117,32 +117,38 @@ def _text(folder: Path) -> str:
 
 def _make(part: Path, recipe: _Recipe, apt: Apt, settings: NetSettings, on_line: Callable[[str], None]) -> None:
     said: deque[str] = deque(maxlen=400)
-    with debian.work_folder(part.parent) as work:
+    who = programs.of(settings)
+    mirror = who.mirror(settings.debian_mirror)
+
+    def hear(raw: str) -> None:
+        line = redact(raw.rstrip())
+        said.append(line)
+        on_line(line)
+
+    with who.mmdebstrap.work(part.parent) as work:
         command = _command(part, recipe, apt, settings, work)
-        env = debian.environment() | {"SOURCE_DATE_EPOCH": str(recipe.epoch), "TMPDIR": str(work)}
-        with children.child(command, env=env | dict(settings.proxies), contained=debian.mode() == "root") as process:
-            assert process.stdout is not None
-            for raw in process.stdout:
-                line = redact(raw.rstrip())
-                said.append(line)
-                on_line(line)
-    if process.returncode != 0:
-        raise _explain(list(said), process.returncode, apt, debian.mirror(settings.debian_mirror))
+        env = {"SOURCE_DATE_EPOCH": str(recipe.epoch), **settings.proxies}
+        env |= {"TMPDIR": str(work)} if work else {}
+        shared = [part.parent, *([Path(mirror.removeprefix("copy://"))] if mirror.startswith("copy:///") else [])]
+        code = who.mmdebstrap.stream(command, env, hear, shared=shared, made=part, as_root=True)
+    if code != 0:
+        raise _explain(list(said), code, apt, mirror)
     if not part.is_file() or part.stat().st_size == 0:
         raise BuildFailed("mmdebstrap ended well and wrote nothing", log_tail=list(said)[-_TAIL:])
 
 
-def _command(part: Path, recipe: _Recipe, apt: Apt, settings: NetSettings, work: Path) -> list[str]:
-    mirror = debian.mirror(settings.debian_mirror)
-    source = sources_list(mirror, Suites((recipe.suite,), recipe.components), str(debian.keyring())).strip()
+def _command(part: Path, recipe: _Recipe, apt: Apt, settings: NetSettings, work: Path | None) -> list[str]:
+    who = programs.of(settings)
+    runner, mirror = who.mmdebstrap, who.mirror(settings.debian_mirror)
+    source = sources_list(mirror, Suites((recipe.suite,), recipe.components), runner.keyring()).strip()
     options = "".join(f'{name} "{value}";\n' for name, value in settings.apt_options)
     if settings.ca_bundle:
         options += f'Acquire::https::CaInfo "{settings.ca_bundle}";\n'
-    # in a user namespace mmdebstrap cannot read the caller's files, so there the text itself is the argument
+    # in a user namespace or a container mmdebstrap cannot read our files, so there the text itself is the argument
     texts = {"dpkgopt": f"{recipe.dpkg}force-unsafe-io\n", "aptopt": f"{recipe.apt_conf}{options}"}
     arguments = []
     for option, text in texts.items():
-        if text and debian.mode() == "root":
+        if text and work and runner.mode == "root":
             path = work / option
             path.touch(0o600)
             path.write_text(text)
@@ -152,14 +158,14 @@ def _command(part: Path, recipe: _Recipe, apt: Apt, settings: NetSettings, work:
     if recipe.packages:
         arguments.append("--include=" + ",".join(f"{name}={version}" for name, version in recipe.packages.items()))
     return [
-        debian.mmdebstrap(),
-        f"--mode={debian.mode()}",
+        runner.mmdebstrap(),
+        f"--mode={runner.mode}",
         f"--variant={recipe.variant}",
         f"--architectures={debian.ARCHITECTURE}",
         "--format=tar",
         # device nodes are the engine's business, and a rootless one may not make them
         "--skip=output/dev",
-        f"--customize-hook={_leave_no_trace(debian.default_sources_file(apt))}",
+        f"--customize-hook={_leave_no_trace(debian.default_sources_file(apt, runner))}",
         *arguments,
         recipe.suite,
         str(part),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,8 +74,10 @@ def make_build_plan(
     Entries that the lock lacks, or that the archive no longer serves, are locked anew and said so; with
     `options.locked` that is a LockError instead.
     """
-    settings = netconf.collect(env, flags)
     lock = workspace.read_lock()
+    pinned = lock.images if lock else {}
+    settings = netconf.collect(env, flags)
+    settings = _lend(settings, workspace, pinned, engine, emit, locked=options.locked)
     gaps = locks.missing(workspace.stack, lock)
     if lock is None or gaps:
         if options.locked:
@@ -99,10 +101,16 @@ def make_build_plan(
         if stale:
             lock = _relock(workspace, lock, settings, emit)
             plan = _plan(workspace, workspace.render(lock), engine, options)
-    return Planned(plan, lock, settings)
+    return Planned(plan, _with_borrowed(workspace, lock, settings, emit), settings)
 
 
-def make_vendored_plan(workspace: Workspace, engine: Engine, options: BuildOptions, folder: Path) -> Planned:
+def make_vendored_plan(
+    workspace: Workspace,
+    engine: Engine,
+    options: BuildOptions,
+    folder: Path,
+    emit: Emit = lambda event: None,
+) -> Planned:
     """Plan a build from a vendored folder: nothing is asked but the engine.
 
     Raises LockError where the lock lacks something or the folder is another lock's, InputError where the folder lacks
@@ -117,7 +125,8 @@ def make_vendored_plan(workspace: Workspace, engine: Engine, options: BuildOptio
     plan = _plan(workspace, layers, engine, options)
     if problems := vendored.faults([step.layer for step in plan.builds]):
         raise InputError(problems)
-    return Planned(plan, lock, vendored.settings(), vendored)
+    settings = _lend(vendored.settings(), workspace, lock.images, engine, emit, locked=True)
+    return Planned(plan, lock, settings, vendored)
 
 
 def make_offline_plan(workspace: Workspace, engine: Engine) -> tuple[Plan, Lock]:
@@ -149,6 +158,7 @@ def run_build(
         outcome = outcomes.get(step.name)
         if isinstance(outcome, Built) or (isinstance(outcome, Reused) and outcome.smoke):
             record_smoke(workspace, step, outcome.image, outcome.smoke)
+    _with_borrowed(workspace, planned.lock, planned.settings, emit)
     return outcomes
 
 
@@ -173,6 +183,35 @@ def _plan(workspace: Workspace, layers: tuple[Keyed, ...], engine: Engine, optio
     tests = {node.name: tested.digests(stack, node.name) for node in stack.nodes}
     passed = tested.known(workspace.folders.state, stack, layers, images)
     return make_plan(stack, layers, wanted, images, rebuild=options.rebuild, tests=tests, passed=passed)
+
+
+def _lend(
+    settings: netconf.NetSettings,
+    workspace: Workspace,
+    pinned: Mapping[str, str],
+    engine: Engine,
+    emit: Emit,
+    *,
+    locked: bool,
+) -> netconf.NetSettings:
+    """With Debian's programs, whoever can run them."""
+    from strix_finetune.borrowed import lend
+
+    return lend(settings, workspace.stack, pinned, lambda: engine, lambda text: emit(Notice(text)), locked=locked)
+
+
+def _with_borrowed(workspace: Workspace, lock: Lock, settings: netconf.NetSettings, emit: Emit) -> Lock:
+    """The lock with the image that programs were borrowed from, written down when that was looked up now."""
+    from strix_finetune.borrowed import looked_up
+
+    new = {name: digest for name, digest in looked_up(settings).items() if lock.images.get(name) != digest}
+    if not new:
+        return lock
+    lock = replace(lock, images={**lock.images, **new})
+    workspace.save_lock(lock)
+    for name, digest in new.items():
+        emit(Notice(f"locked the image {name}: {digest}"))
+    return lock
 
 
 def _asks_the_archive(layer: Keyed) -> bool:

@@ -16,11 +16,15 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from strix_finetune import children, leftovers
+from strix_finetune import leftovers
 from strix_finetune.errors import InputError
 from strix_finetune.netconf import Suites
 from strix_finetune.schema import Apt
+
+if TYPE_CHECKING:
+    from strix_finetune.programs import Runner
 
 ARCHITECTURE = "amd64"
 _KEYRINGS = ("debian-archive-keyring.gpg", "debian-archive-keyring.pgp")
@@ -50,6 +54,10 @@ def keyring(folder: Path = Path("/usr/share/keyrings")) -> Path:
         f"this host has no keys to verify Debian's archive with: {folder / _KEYRINGS[0]} is missing",
         cure="install the package debian-archive-keyring",
     )
+
+
+def has_keyring(folder: Path = Path("/usr/share/keyrings")) -> bool:
+    return any((folder / name).is_file() for name in _KEYRINGS)
 
 
 def mmdebstrap() -> str:
@@ -93,39 +101,35 @@ def remove_work(work: Path) -> None:
         leftovers.remove(work)
 
 
-def default_sources(suite: str) -> tuple[DefaultSource, ...]:
+def default_sources(suite: str, runner: Runner) -> tuple[DefaultSource, ...]:
     """Debian's own repositories for `suite`, as mmdebstrap would use them: the suite first, then its updates.
 
     Takes 0.3 s and asks nothing of the network: mmdebstrap writes its sources before the first hook runs, and
     this hook ends the run.
     """
     hook = '--setup-hook=cat "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*; exit 1'
-    command = [mmdebstrap(), f"--mode={mode()}", "--variant=custom", f"--architectures={ARCHITECTURE}", hook]
-    with work_folder(Path(tempfile.gettempdir())) as work:
-        env = environment() | {"TMPDIR": str(work)}
-        with children.child([*command, suite, "/dev/null"], env=env, contained=mode() == "root") as process:
-            told = process.stdout.read() if process.stdout else ""
-    found = [DefaultSource(url.rstrip("/"), name) for url, name in _LINE.findall(told)]
+    how = (f"--mode={runner.mode}", "--variant=custom", f"--architectures={ARCHITECTURE}", hook)
+    told: list[str] = []
+    with runner.work(Path(tempfile.gettempdir())) as work:
+        command = [runner.mmdebstrap(), *how, suite, "/dev/null"]
+        env = {"TMPDIR": str(work)} if work else {}
+        runner.stream(command, env, told.append, shared=(), as_root=True)
+    found = [DefaultSource(url.rstrip("/"), name) for url, name in _LINE.findall("\n".join(told))]
     if not found:
         raise InputError(
-            f"mmdebstrap of this host does not tell where Debian's suite '{suite}' is",
+            f"mmdebstrap does not tell where Debian's suite '{suite}' is",
             cure="name a mirror in STRIX_DEBIAN_MIRROR",
         )
     return tuple(sorted(found, key=lambda source: source.suite != suite))
 
 
-def mirror(configured: str) -> str:
-    """The mirror to use: the host's own where it has one, else Debian's default."""
-    return configured or default_sources("sid")[0].url
-
-
-def default_sources_file(apt: Apt) -> str:
+def default_sources_file(apt: Apt, runner: Runner) -> str:
     """The content of /etc/apt/sources.list.d/debian.sources in an image: Debian's own default, not this host's mirror.
 
     The keyring is named by the path that it has in every Debian.
     """
     by_url: dict[str, list[str]] = {}
-    for source in default_sources(apt.suite):
+    for source in runner.default_sources(apt.suite):
         by_url.setdefault(source.url, []).append(source.suite)
     return "\n".join(
         f"Types: deb\nURIs: {url}\nSuites: {' '.join(names)}\nComponents: {' '.join(apt.components)}\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 from strix_finetune import knownbad, mirrors, wanted
 from strix_finetune.ceilings import broken_ceilings
 from strix_finetune.changes import Change, changes
-from strix_finetune.errors import InputError, LockError, Problem, nearest
+from strix_finetune.errors import LockError, Problem, nearest
 from strix_finetune.lockmodel import AptLock, AptPackage, Lock, PipLock, WheelSetLock, normalize
 from strix_finetune.model import Stack
 from strix_finetune.netconf import NetSettings
@@ -111,12 +111,10 @@ def version_problems(stack: Stack, lock: Lock) -> tuple[Problem, ...]:
 
 
 def host_resolver(settings: NetSettings, cache: Path) -> AptResolver:
-    """The resolver that this host can run."""
-    from strix_finetune.resolve.apt import HostApt
+    """The resolver of this host: its own apt, or that of an image."""
+    from strix_finetune.resolve.apt import AptArchive
 
-    if not HostApt.available():
-        raise InputError("this host has no apt to ask Debian's archive with", cure="install the package apt")
-    return HostApt(settings, cache)
+    return AptArchive(settings, cache)
 
 
 class _Renewed:
@@ -254,12 +252,16 @@ def _lock_pip(
 
 
 def _lock_images(stack: Stack, before: Lock, renewed: _Renewed, settings: NetSettings) -> Mapping[str, str]:
-    bootstrap = stack.channel.spec.bootstrap
-    if bootstrap.source != "image":
-        return {}
-    name = bootstrap.image
-    if name in before.images and name not in renewed:
-        return {name: before.images[name]}
-    from strix_finetune.resolve import image
+    from strix_finetune import borrowed
 
-    return {name: image.digest(name, settings)}
+    bootstrap = stack.channel.spec.bootstrap
+    names = [bootstrap.helper] if bootstrap.helper else []
+    names += [bootstrap.image] if bootstrap.source == "image" else []
+    kept = {name: before.images[name] for name in names if name in before.images and name not in renewed}
+    # what this host needed to ask the archive
+    kept |= borrowed.looked_up(settings)
+    if bootstrap.source == "image" and bootstrap.image not in kept:
+        from strix_finetune.resolve import image
+
+        kept[bootstrap.image] = image.digest(bootstrap.image, settings)
+    return kept

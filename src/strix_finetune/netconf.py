@@ -11,13 +11,16 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from strix_finetune import indexes, mirrors
 from strix_finetune.errors import InputError
 from strix_finetune.hostmirror import Run, host_mirror
 from strix_finetune.indexes import Indexes
+
+if TYPE_CHECKING:
+    from strix_finetune.programs import Programs
 
 FOLDER = ".strix-net"
 MOUNT = "/mnt"
@@ -59,7 +62,8 @@ class NetSettings:
     """Everything of the host that a build step may use to reach the network. Values may hold credentials.
 
     `proxies`: lower-case variable → value. `apt_options`: apt's option → value. `debian_mirror` is the URL that
-    ends before /dists, empty where the host has none. `index_urls`: as of `mirrors.collect`.
+    ends before /dists, empty where the host has none. `index_urls`: as of `mirrors.collect`. `programs`: who runs apt
+    and mmdebstrap, None for the host itself.
     """
 
     proxies: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -69,6 +73,7 @@ class NetSettings:
     indexes: Indexes = field(default_factory=Indexes)
     wheel_folders: tuple[Path, ...] = ()
     index_urls: Mapping[str, str] = field(default_factory=dict)
+    programs: Programs | None = field(default=None, repr=False, compare=False)
 
     def index_url(self, name: str) -> str:
         """Where this host has a channel's index, without a slash at the end; empty where it says nothing of it."""

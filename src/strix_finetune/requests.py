@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strix_finetune import context, debian, hostgpu, names, netconf, smoke, tested
+from strix_finetune import context, debian, hostgpu, names, netconf, programs, smoke, tested
 from strix_finetune.afresh import afresh
 from strix_finetune.ceilings import provided_version
 from strix_finetune.engine.base import BuildRequest, Engine
@@ -188,7 +188,7 @@ class Requests:
         settings = self.settings
         if len(suites.suites) > 1:
             # the image's own sources have the main suite alone
-            settings = replace(settings, debian_mirror=debian.mirror(settings.debian_mirror))
+            settings = replace(settings, debian_mirror=programs.of(settings).mirror(settings.debian_mirror))
         return netconf.files(settings, wanted, suites=suites, uv=bool(pip_sets or layer.layer.node.wheels))
 
     def _fetched(self, layer: Keyed, emit: Emit) -> Iterator[ContextFile]:
@@ -210,6 +210,7 @@ class Requests:
                 emit(StepOutput(layer.name, line))
 
             with self.vendored.mirror(layer, cache) if self.vendored else nullcontext(self.settings) as settings:
+                settings = replace(settings, programs=self.settings.programs)
                 path = bootstrap.rootfs(layer, self.lock, channel, settings, cache, say)
             yield ContextFile(ROOTFS, path)
 

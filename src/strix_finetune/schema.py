@@ -72,12 +72,14 @@ class Archive(Strict):
 class Bootstrap(Strict):
     """How a layer without a parent begins.
 
-    `mmdebstrap`: the host makes the root file system of the channel's suite from the signed archive.
-    `image`: a registry image, pinned by digest in the lock.
+    `mmdebstrap`: the root file system of the channel's suite is made from the signed archive. `image`: a registry
+    image, pinned by digest in the lock. `helper`: a Debian image of the suite, host/name:tag, that lends apt and
+    mmdebstrap to hosts without them; it is in no layer and no key, and pinned in the lock of those hosts.
     """
 
     source: Literal["mmdebstrap", "image"]
     image: str = ""
+    helper: str = ""
 
 
 class Context(Strict):

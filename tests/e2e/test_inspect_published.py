@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from strix_finetune import debian
+from strix_finetune import debian, programs
 
 pytestmark = pytest.mark.e2e
 
@@ -87,7 +87,7 @@ def _debian_library(folder: Path, package: str, name: str) -> list[Path]:
     for part in ("lists/partial", "archives/partial"):
         (state / part).mkdir(parents=True)
     (state / "status").touch()
-    source = f"deb [signed-by={debian.keyring()} arch=amd64] {debian.mirror('')} experimental main\n"
+    source = f"deb [signed-by={debian.keyring()} arch=amd64] {programs.HOST.mirror('')} experimental main\n"
     (state / "sources.list").write_text(source)
     settings = {
         "Dir::State": state,

@@ -20,7 +20,7 @@ from strix_finetune.lockmodel import AptLock, Lock
 from strix_finetune.model import ContextFile, Keyed, LayerDef, Node, RenderedLayer, Source
 from strix_finetune.netconf import NetSettings
 from strix_finetune.resolve import aptsource, image, pip
-from strix_finetune.resolve.apt import HostApt
+from strix_finetune.resolve.apt import AptArchive
 from strix_finetune.schema import Apt, ChannelFile, LayerFile, PipSet
 from strix_finetune.tomlpos import Positions
 from tests.engine.conftest import LABEL, Bench
@@ -41,11 +41,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def archive(settings: NetSettings, cache: Path) -> HostApt:
-    return HostApt(settings, cache)
+def archive(settings: NetSettings, cache: Path) -> AptArchive:
+    return AptArchive(settings, cache)
 
 
-def test_the_archive_answers_and_the_second_time_it_is_quick(archive: HostApt) -> None:
+def test_the_archive_answers_and_the_second_time_it_is_quick(archive: AptArchive) -> None:
     first = archive.ask([*PACKAGES, "python3-troch", "awk"], SID)
     assert first.releases.keys() == {"sid"}
     assert first.releases["sid"].date.startswith("20")
@@ -59,7 +59,7 @@ def test_the_archive_answers_and_the_second_time_it_is_quick(archive: HostApt) -
     assert time.monotonic() - began < 5
 
 
-def test_another_suite_is_weighed_by_its_pins(archive: HostApt) -> None:
+def test_another_suite_is_weighed_by_its_pins(archive: AptArchive) -> None:
     apt = Apt(suite="sid", extra_suites=["experimental"])
     plain = archive.ask(["hipcc"], apt)
     assert plain.releases.keys() == {"sid", "experimental"}
@@ -74,13 +74,13 @@ def replace_pins(apt: Apt, pin: str) -> Apt:
     return apt.model_copy(update={"pins": [pin]})
 
 
-def test_a_suite_that_is_not_there(archive: HostApt) -> None:
+def test_a_suite_that_is_not_there(archive: AptArchive) -> None:
     with pytest.raises(FetchFailed, match="does not serve the suite 'sidd'"):
         archive.ask(["bash"], Apt(suite="sidd"))
 
 
 @pytest.fixture
-def forged(archive: HostApt, cache: Path, tmp_path: Path) -> Iterator[str]:
+def forged(archive: AptArchive, cache: Path, tmp_path: Path) -> Iterator[str]:
     """A mirror whose Release file was changed after Debian signed it; yields its URL."""
     archive.ask(["bash"], SID)
     signed = next(cache.glob("apt/*/state/lists/*_dists_sid_InRelease"))
@@ -95,7 +95,7 @@ def forged(archive: HostApt, cache: Path, tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_mirror_that_forges_the_archive_is_not_believed(forged: str, settings: NetSettings, cache: Path) -> None:
-    resolver = HostApt(replace(settings, debian_mirror=forged), cache)
+    resolver = AptArchive(replace(settings, debian_mirror=forged), cache)
     with pytest.raises(FetchFailed, match="the signature of Debian's suite 'sid' cannot be verified"):
         resolver.ask(["bash"], SID)
 
@@ -165,7 +165,7 @@ def test_a_registry_tells_the_digest_that_was_pushed(docker_bench: Bench, regist
 
 
 @pytest.fixture(scope="module")
-def rootfs_tar(archive: HostApt, settings: NetSettings, cache: Path) -> Path:
+def rootfs_tar(archive: AptArchive, settings: NetSettings, cache: Path) -> Path:
     """A real root file system from the archive."""
     answer = archive.ask(["ca-certificates", "libc6"], SID)
     lock = Lock("debian", "cpu", AptLock("sid", answer.releases, answer.candidates))
@@ -230,7 +230,7 @@ def test_a_build_step_reaches_the_archive_and_the_index(bench: Bench, rootfs_tar
 
 
 def test_a_source_file_comes_by_apt_and_is_what_the_signed_index_says(
-    settings: NetSettings, cache: Path, archive: HostApt
+    settings: NetSettings, cache: Path, archive: AptArchive
 ) -> None:
     with archive.state(SID, sources=True) as state:
         state.update()

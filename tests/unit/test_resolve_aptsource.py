@@ -87,7 +87,7 @@ def archive(monkeypatch: pytest.MonkeyPatch) -> Archive:
             assert sources
             yield made
 
-    monkeypatch.setattr(aptsource, "HostApt", Host)
+    monkeypatch.setattr(aptsource, "AptArchive", Host)
     return made
 
 

@@ -57,7 +57,10 @@ follow = ["rocm_*", "Torch", "amd-torch-device-{target}", ""]
 requirements = ["peft=="]
 """,
     )
-    write, names = "write it as name==version or name>=version", "names are compared in lower case with '-' between their words"
+    write, names = (
+        "write it as name==version or name>=version",
+        "names are compared in lower case with '-' between their words",
+    )
     assert [fault.removeprefix("images/channels/amd.toml:") for fault in faults(chain)] == [
         "7: the index 'amd' is not encrypted; write https://; plain http is for this host alone",
         "7: HTTP 500 cannot mean that the index 'amd' does not serve a project; name one of 400 to 499",

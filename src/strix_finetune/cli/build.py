@@ -129,7 +129,7 @@ def _planned(
 
     if offline is None:
         return make_build_plan(workspace, engine, how, report, os.environ, options.network)
-    return make_vendored_plan(workspace, engine, how, offline)
+    return make_vendored_plan(workspace, engine, how, offline, report)
 
 
 @click.command()

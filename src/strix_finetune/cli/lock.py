@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from strix_finetune.cli.lending import lending
 from strix_finetune.cli.options import image_options, json_option
 from strix_finetune.workspace import Options
 
@@ -67,18 +68,20 @@ def lock(
     held = workspace.read_lock()
     if check:
         return _check(workspace, options, held, as_json, offline)
-    settings = netconf.collect(os.environ, options.network)
+    collected = netconf.collect(os.environ, options.network)
     other = fromlock.read(from_lock, workspace)[0] if from_lock else None
     before = fromlock.as_previous(other, workspace) if other else held
-    fresh, changes = locks.make_lock(
-        workspace.stack,
-        before,
-        settings,
-        workspace.folders.cache,
-        update=update,
-        everything=everything,
-        accept=accept,
-    )
+    pinned = {name: digest for name, digest in (held.images if held else {}).items() if name not in update}
+    with lending(collected, workspace, options, {} if everything else pinned) as settings:
+        fresh, changes = locks.make_lock(
+            workspace.stack,
+            before,
+            settings,
+            workspace.folders.cache,
+            update=update,
+            everything=everything,
+            accept=accept,
+        )
     if other:
         fromlock.check(other, fresh)
         changes = tuple(differences.changes(held or wanted.empty_lock(workspace.stack), fresh))
@@ -103,8 +106,8 @@ def _check(workspace: Workspace, options: Options, held: Lock | None, as_json: b
     stack = workspace.stack
     report = lockcheck.offline(stack, held)
     if held and not offline:
-        settings = netconf.collect(os.environ, options.network)
-        report += lockcheck.online(stack, held, settings, workspace.folders.cache)
+        with lending(netconf.collect(os.environ, options.network), workspace, options, held.images) as settings:
+            report += lockcheck.online(stack, held, settings, workspace.folders.cache)
     if as_json:
         click.echo(json.dumps({"problems": report.problems, "notes": report.notes}))
     else:

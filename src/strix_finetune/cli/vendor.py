@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from strix_finetune.cli.lending import lending
 from strix_finetune.cli.options import image_options, json_option
 from strix_finetune.workspace import Options
 
@@ -33,11 +34,13 @@ def vendor(folder: Path, options: Options, as_json: bool, renew: bool, check: bo
     if check:
         return _check(folder, as_json)
     workspace = open_workspace(options, os.environ)
-    settings = netconf.collect(os.environ, options.network)
+    lock = workspace.read_lock()
+    collected = netconf.collect(os.environ, options.network)
     view = make_view(json=as_json)
     try:
         report = Reporter(view)
-        done = collect(workspace, settings, folder, lambda text: report(Notice(text)), renew=renew)
+        with lending(collected, workspace, options, lock.images if lock else {}) as settings:
+            done = collect(workspace, settings, folder, lambda text: report(Notice(text)), renew=renew)
         report(done)
     finally:
         view.close()

@@ -1,4 +1,4 @@
-"""Ask Debian's archive with the host's apt, in a private state folder: the host's own apt is neither read nor changed.
+"""Ask Debian's archive with apt, in a private state folder: the host's own apt is neither read nor changed.
 
 apt verifies the signatures, follows the pins and compares the versions; this module only writes its configuration
 and reads its answers. The folder stays in the user's cache, so that a second call fetches only what is new.
@@ -9,17 +9,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import os
 import re
-import shutil
-import subprocess
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from strix_finetune import debian
-from strix_finetune.errors import FetchFailed, InputError
+from strix_finetune import debian, programs
+from strix_finetune.errors import FetchFailed
 from strix_finetune.lockmodel import AptPackage, Release
 from strix_finetune.netconf import NetSettings, preferences, redact, sources_list
+from strix_finetune.programs import Done, Runner
 from strix_finetune.resolve import AptAnswer
 from strix_finetune.schema import Apt
 
@@ -28,15 +26,11 @@ _UNREACHABLE = re.compile(
 )
 
 
-class HostApt:
-    """An `AptResolver` on a host that has apt. `cache` is the user's cache folder of this program."""
+class AptArchive:
+    """An `AptResolver` that asks apt, whoever runs it. `cache` is the user's cache folder of this program."""
 
     def __init__(self, settings: NetSettings, cache: Path) -> None:
         self._settings, self._cache = settings, cache
-
-    @staticmethod
-    def available() -> bool:
-        return all(shutil.which(program) for program in ("apt-get", "apt-cache"))
 
     def ask(self, names: Collection[str], apt: Apt) -> AptAnswer:
         """See `AptResolver.ask`. Fetches what is new in the archive (0.1 s when nothing is, a few at first)."""
@@ -54,8 +48,9 @@ class HostApt:
     def state(self, apt: Apt, *, sources: bool = False) -> Iterator[State]:
         """A private folder for these suites, held by one process at a time; with `sources` it knows source packages
         instead of binary ones."""
-        mirror = debian.mirror(self._settings.debian_mirror)
-        listed = sources_list(mirror, debian.suites(apt), str(debian.keyring()))
+        who = programs.of(self._settings)
+        mirror = who.mirror(self._settings.debian_mirror)
+        listed = sources_list(mirror, debian.suites(apt), who.apt.keyring())
         if sources:
             listed = listed.replace("deb [", "deb-src [")
         config = "\n\n".join([listed, *apt.pins])
@@ -68,14 +63,15 @@ class HostApt:
             (folder / "etc/sources.list").write_text(listed)
             (folder / "etc/preferences").write_text(preferences(apt.pins))
             (folder / "apt.conf").write_text(configuration(folder, self._settings))
-            yield State(folder, apt, mirror)
+            yield State(folder, apt, mirror, who.apt, self._cache)
 
 
 class State:
-    """One private apt folder, ready to be asked. `mirror` is safe to print."""
+    """One private apt folder, ready to be asked. `mirror` is safe to print; `root`: all that `runner` may see."""
 
-    def __init__(self, folder: Path, apt: Apt, mirror: str) -> None:
+    def __init__(self, folder: Path, apt: Apt, mirror: str, runner: Runner, root: Path) -> None:
         self._folder, self._apt, self.mirror = folder, apt, redact(mirror)
+        self._runner, self._root = runner, root
 
     def update(self) -> None:
         """Fetch the indexes. apt counts a failed fetch as a warning unless told otherwise."""
@@ -123,12 +119,9 @@ class State:
                 return f"did you mean '{close[0]}'?"
         return "check the spelling, or the suite of the channel"
 
-    def run(self, *command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        env = debian.environment() | {"APT_CONFIG": str(self._folder / "apt.conf")}
-        try:
-            return subprocess.run(command, capture_output=True, text=True, env=env, errors="replace", cwd=cwd)
-        except FileNotFoundError:
-            raise InputError(f"this host has no {command[0]}", cure="install apt") from None
+    def run(self, *command: str, cwd: Path | None = None) -> Done:
+        env = {"APT_CONFIG": str(self._folder / "apt.conf")}
+        return self._runner.run(command, env, shared=(self._root,), cwd=cwd)
 
 
 def parse_policy(text: str) -> dict[str, str]:
@@ -241,11 +234,10 @@ def configuration(folder: Path, settings: NetSettings) -> str:
         "Acquire::AllowWeakRepositories": "false",
         "Acquire::AllowDowngradeToInsecureRepositories": "false",
         "Acquire::Retries": "3",
+        # run by root, apt would fetch as a user of its own, who cannot enter root's cache folder
+        "APT::Sandbox::User": "root",
         **dict(settings.apt_options),
     }
-    if os.geteuid() == 0:
-        # apt's own unprivileged user cannot enter root's cache folder
-        options["APT::Sandbox::User"] = "root"
     if settings.ca_bundle:
         options["Acquire::https::CaInfo"] = str(settings.ca_bundle)
     return "".join(f'{name} "{value}";\n' for name, value in options.items())

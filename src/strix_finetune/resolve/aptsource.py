@@ -16,7 +16,7 @@ from strix_finetune import leftovers
 from strix_finetune.errors import FetchFailed, InputError, WorkError
 from strix_finetune.fetch import is_whole
 from strix_finetune.netconf import NetSettings, redact
-from strix_finetune.resolve.apt import HostApt, State, unreachable
+from strix_finetune.resolve.apt import AptArchive, State, unreachable
 from strix_finetune.schema import Apt
 
 SCHEME = "apt-source:"
@@ -44,15 +44,13 @@ def fetch_source(url: str, sha256: str, size: int, folder: Path, settings: NetSe
     path = folder / sha256
     if is_whole(path, sha256, size):
         return path
-    if not HostApt.available():
-        raise InputError("this host has no apt to ask Debian's archive with", cure="install the package apt")
     package, version, file = parts["package"], parts["version"], parts["file"]
     folder.mkdir(parents=True, exist_ok=True)
     leftovers.remove_leftovers(folder)
     try:
         with (
             leftovers.temporary(folder, sha256, "work") as work,
-            HostApt(settings, cache).state(apt, sources=True) as state,
+            AptArchive(settings, cache).state(apt, sources=True) as state,
         ):
             work.mkdir()
             state.update()

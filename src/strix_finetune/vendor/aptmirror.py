@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from strix_finetune import children, debian
+from strix_finetune import debian, programs
 from strix_finetune.download import Gone
 from strix_finetune.errors import FetchFailed, InputError, WorkError
 from strix_finetune.netconf import NetSettings, redact
@@ -98,7 +98,7 @@ def fetch(
 
     `mirror` is the archive's URL, which may hold a password. Raises Gone for what it no longer has, FetchFailed else.
     """
-    if not HELPER.is_file():
+    if isinstance(programs.of(settings).apt, programs.Host) and not HELPER.is_file():
         raise InputError("this host's apt has no apt-helper to download with", cure="install a newer apt")
     for begin in range(0, len(wanted), _BATCH):
         batch = wanted[begin : begin + _BATCH]
@@ -121,7 +121,7 @@ def _download(
         part.parent.mkdir(parents=True, exist_ok=True)
         url = f"{mirror}/{_steady(entry) or _in_the_archive(entry)}"
         words += [url, str(part), f"SHA256:{entry.sha256}", f"Checksum-FileSize:{entry.size}"]
-    said = _run((str(HELPER), "-q", "download-file", *words), settings)
+    said = _run((str(HELPER), "-q", "download-file", *words), settings, folder)
     for entry in batch:
         if _settle(entry, folder):
             on_file(entry)
@@ -154,16 +154,16 @@ def _steady(entry: Entry) -> str:
     return steady if entry.source.endswith(steady) else ""
 
 
-def _run(command: Sequence[str], settings: NetSettings) -> str:
+def _run(command: Sequence[str], settings: NetSettings, target: Path) -> str:
     with tempfile.TemporaryDirectory(prefix="strix-vendor-") as folder:
         for name in ("state/lists/partial", "cache/archives/partial", "etc/empty.d"):
             (Path(folder) / name).mkdir(parents=True)
         config = Path(folder) / "apt.conf"
         config.write_text(configuration(Path(folder), settings))
-        env = debian.environment() | {"APT_CONFIG": str(config)} | dict(settings.proxies)
-        with children.child(command, env=env, contained=False) as process:
-            said = process.stdout.read() if process.stdout else ""
-    return redact(said) or f"apt-helper ended with {process.returncode}"
+        env = {"APT_CONFIG": str(config), **settings.proxies}
+        said: list[str] = []
+        code = programs.of(settings).apt.stream(command, env, said.append, shared=(Path(folder), target))
+    return redact("\n".join(said)) or f"apt-helper ended with {code}"
 
 
 def _explain(said: str, lacking: Sequence[Entry], mirror: str) -> FetchFailed | WorkError:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from strix_finetune import archives, debian, fetch, leftovers
+from strix_finetune import archives, fetch, leftovers, programs
 from strix_finetune.errors import InputError
 from strix_finetune.events import Vendored
 from strix_finetune.fetch import Gone
@@ -149,7 +149,7 @@ class _Work:
         left = [entry for entry in missing if not self._linked(entry, progress)]
         apt = [entry for entry in left if entry.path.startswith("apt/")]
         if apt:
-            mirror = debian.mirror(self._settings.debian_mirror)
+            mirror = programs.of(self._settings).mirror(self._settings.debian_mirror)
             aptmirror.fetch(apt, self._folder, mirror, self._settings, progress)
         self._download([entry for entry in left if not entry.path.startswith("apt/")], progress)
         return missing

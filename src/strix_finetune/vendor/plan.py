@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from strix_finetune import bootstrap, debian, fetch, leftovers, lockfile
+from strix_finetune import bootstrap, fetch, leftovers, lockfile, programs
 from strix_finetune import lock as locks
-from strix_finetune.errors import InputError, LockError
+from strix_finetune.errors import LockError
 from strix_finetune.lockmodel import Lock
 from strix_finetune.model import Keyed
 from strix_finetune.netconf import NetSettings, redact
 from strix_finetune.resolve import image
-from strix_finetune.resolve.apt import HostApt
+from strix_finetune.resolve.apt import AptArchive
 from strix_finetune.resolve.image import Contents
 from strix_finetune.vendor import aptmirror, archives, images, steps, wheels
 from strix_finetune.vendor.manifest import Entry, LockEntry
@@ -60,11 +60,8 @@ def make(workspace: Workspace, lock: Lock, layers: Sequence[Keyed], settings: Ne
     apt = workspace.stack.channel.spec.apt
     asked = steps.read_steps(workspace.stack, layers)
     cache = workspace.folders.cache
-    resolver = locks.host_resolver(settings, cache)
-    if not isinstance(resolver, HostApt):
-        raise InputError("vendoring needs the host's apt", cure="install the package apt")
-    mirror = redact(debian.mirror(settings.debian_mirror))
-    with resolver.state(apt) as state, _work(cache) as work:
+    mirror = redact(programs.of(settings).mirror(settings.debian_mirror))
+    with AptArchive(settings, cache).state(apt) as state, _work(cache) as work:
         say("asking Debian's archive what the layers install")
         state.update()
         suites = aptmirror.read_suites(state, apt)
