@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from strix_train import backends, fit, sources
+from strix_train import backends, fit, rewards, sources
 from strix_train.data import mix
 from strix_train.data import questions as asked
 from strix_train.data.look import repeated, shared
@@ -84,6 +84,7 @@ def make(word: str, settings: Sequence[str] = (), *, with_backend: bool = True, 
     evaluation = done(lambda: sources.read(loaded, "eval", fetch=fetch))
     questions = done(lambda: _questions(loaded))
     template = done(lambda: fit.template_of(loaded))
+    done(lambda: rewards.check(loaded))
     backend = (
         done(lambda: backends.choose(recipe.backend, recipe.method.kind, recipe.adapter.kind)) if with_backend else None
     )

@@ -8,6 +8,7 @@ from typing import Any
 from strix_train.batches import all_processes
 from strix_train.encode import IGNORED
 from strix_train.errors import TrainError
+from strix_train.rewards import words_of
 
 
 @dataclass(slots=True)
@@ -114,3 +115,34 @@ class PairProof:
         """Return the tokens that all processes together have seen since the last call."""
         self.tokens, count = 0, all_processes(self.tokens)
         return count
+
+
+@dataclass(slots=True)
+class PromptProof:
+    """Of batches of prompts, before they are answered: which ones, each as often as it is answered.
+
+    Tokens are those that the trainer counts, since answers are written inside it.
+    """
+
+    found: dict[str, Any] = field(default_factory=dict)
+    _trainer: Any = None
+    _before: float = 0.0
+
+    def follow(self, trainer: Any) -> None:
+        """Take the trainer to count by."""
+        self._trainer = trainer
+
+    def look(self, inputs: Any) -> None:
+        """Note the first prompts. Raises TrainError where there are none."""
+        if self.found:
+            return
+        if not inputs:
+            raise TrainError("the first batch holds no prompts")
+        texts = [words_of(each["prompt"]) for each in inputs]
+        self.found = {"prompts": len(texts), "different_prompts": len(set(texts)), "prompt_1": texts[0][:500]}
+
+    def take_tokens(self) -> int:
+        """Return the tokens that all processes together have seen since the last call."""
+        now = float(self._trainer.state.num_input_tokens_seen)
+        count, self._before = now - self._before, now
+        return int(count)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 from strix_train.errors import Problem
 from strix_train.recipe.load import Loaded
+from strix_train.recipe.method import Grpo
 
-METHODS = ("sft", "cpt", "dpo", "orpo", "kto", "reward")
+METHODS = ("sft", "cpt", "dpo", "orpo", "kto", "reward", "grpo")
 
 
 def refusals(loaded: Loaded) -> list[Problem]:
@@ -24,7 +27,28 @@ def refusals(loaded: Loaded) -> list[Problem]:
     if recipe.method.kind == "kto" and recipe.schedule.batch < 2:
         what = f"schedule.batch is {recipe.schedule.batch}, and method kto compares the rows of a batch"
         found.append(Problem(what, loaded.place("schedule", "batch"), "write at least 2"))
+    if isinstance(recipe.method, Grpo):
+        found += _answers(loaded, recipe.method)
     if recipe.data.packing and recipe.method.kind not in ("sft", "cpt"):
         what = f"rows of method {recipe.method.kind} are not packed"
         found.append(Problem(what, loaded.place("data", "packing"), "remove it"))
+    return found
+
+
+def _answers(loaded: Loaded, wish: Grpo) -> list[Problem]:
+    """Return what is wrong with how many answers a step writes, and how long they may be."""
+    schedule = loaded.recipe.schedule
+    found = []
+    if wish.max_new_tokens >= schedule.max_length:
+        what = f"answers of {wish.max_new_tokens} tokens leave no room for a prompt in {schedule.max_length}"
+        found.append(Problem(what, loaded.place("method", "max_new_tokens"), "raise schedule.max_length"))
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    rows = schedule.batch * schedule.accumulation * world
+    if rows % wish.generations:
+        shared = f" × {world} processes" if world > 1 else ""
+        what = (
+            f"a step has {schedule.batch} × {schedule.accumulation}{shared} rows, which is no multiple of the "
+            f"{wish.generations} answers to each prompt"
+        )
+        found.append(Problem(what, loaded.place("method", "generations"), "change schedule.accumulation"))
     return found

@@ -76,10 +76,40 @@ def write(workshop: Workshop) -> None:
             **({} if method == "cpt" else {"evaluation": {"split": 4}}),
         )
 
+    (folder / "worth.py").write_text(
+        "def vowels(prompt, answer, row):\n"
+        "    assert row['answer'] and ' ' in prompt\n"
+        "    return sum(letter in 'aeiou' for letter in answer) / max(1, len(answer))\n"
+    )
+    workshop.recipe(
+        "of-grpo",
+        data="prompts.jsonl",
+        method={
+            "kind": "grpo",
+            "rewards": [{"kind": "python", "file": "worth.py", "name": "vowels"}, {"kind": "match", "weight": 0.5}],
+            "generations": 16,
+            "max_new_tokens": 8,
+        },
+        adapter={"r": 16, "alpha": 64},
+        precision="fp32",
+        schedule={
+            "steps": 20,
+            "batch": 32,
+            "accumulation": 1,
+            "learning_rate": 1e-2,
+            "scheduler": "constant",
+            "warmup": 0,
+            "max_length": 128,
+            "seed": 3,
+        },
+    )
+
 
 def runs() -> Iterator[tuple[str, str, Words]]:
     """Yield (name, backend, words)."""
     yield "reward-hf", "hf", ["of-reward.yaml"]
+    for backend in ("unsloth", "hf"):
+        yield f"grpo-{backend}", backend, ["of-grpo.yaml"]
     for name, backends in ADAPTERS.items():
         for backend in backends:
             short = ["of-sft.yaml", "--set", f"adapter={name}", "--set", "precision=bf16"]

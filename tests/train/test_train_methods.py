@@ -92,6 +92,20 @@ def test_every_token_of_plain_text_is_learned(run: Path) -> None:
     assert "<|im_start|>" not in found["learned_text_of_row_1"]
 
 
+@of("grpo")
+def test_answers_earn_more_and_more(run: Path) -> None:
+    earned = column(run, "reward")
+    assert len(earned) == 20
+    assert sum(earned[-3:]) / 3 > 2 * sum(earned[:3]) / 3
+    assert column(run, "rewards/vowels/mean")[-1] > 0.3
+    assert len(column(run, "rewards/match/mean")) == 20
+    found = report(run)
+    assert found["first_batch"]["prompts"] == 32
+    assert found["first_batch"]["different_prompts"] == 2
+    assert found["tokens"] > 20 * 32 * 8
+    assert (run / "adapter" / "adapter_model.safetensors").is_file()
+
+
 @pytest.mark.parametrize("run", ["reward-hf"], indirect=True)
 def test_a_reward_model_gives_chosen_answers_more(run: Path, workshop: Workshop) -> None:
     assert sum(column(run, "accuracy")[-3:]) / 3 == 1.0
@@ -143,7 +157,7 @@ def test_a_model_that_learns_whole_keeps_its_reference(run: Path) -> None:
     assert (run / "model" / "model.safetensors").is_file()
 
 
-@pytest.mark.parametrize("method", ["cpt", "dpo", "orpo", "kto"])
+@pytest.mark.parametrize("method", ["cpt", "dpo", "orpo", "kto", "grpo"])
 def test_both_backends_walk_the_same_way(done: dict[str, Done], workshop: Workshop, method: str) -> None:
     ours, theirs = (column(workshop.path / f"{method}-{backend}", "loss") for backend in ("unsloth", "hf"))
     assert ours == pytest.approx(theirs, rel=5e-3, abs=1e-4)

@@ -35,7 +35,7 @@ def learn(job: Job, made: Ready, steps: int, how: Trainer) -> Outcome:
     made.facts |= {"rows": len(how.rows), "steps": steps}
 
     def build(wrap: Wrap) -> Any:
-        config = how.config(**arguments(job, steps), **job.backend.recomputation(job.wish), **how.wishes)
+        config = how.config(**{**arguments(job, steps), **job.backend.recomputation(job.wish), **how.wishes})
         trainer = wrap(_prepared(how.base))(
             model=made.model,
             args=one_device(job, config),
