@@ -174,34 +174,44 @@ class Borrowed:
             return self._image
 
     def _find(self, engine: Engine) -> str:
-        layer = self._layer(engine)
-        if layer:
-            return self._made(engine, layer, layer, lambda: layer)
-        helper = self.stack.channel.spec.bootstrap.helper
+        layers, helper = self._layers(engine), self.stack.channel.spec.bootstrap.helper
+        sources = [*layers, *([_by_digest(helper, self.pinned[helper])] if helper in self.pinned else [])]
+        there = [name for source in sources if engine.image(name := self._name(source))]
+        if self.locked:
+            # nothing new is made then, as long as there is anything at all
+            there += [tag for image in engine.images(f"{LABEL}={self.stack.channel.name}") for tag in image.tags]
+        if there:
+            return there[0]
+        if layers:
+            return self._make(engine, layers[0], layers[0], lambda: layers[0])
         if not helper:
             raise InputError(
                 "this host lacks apt, mmdebstrap or Debian's keys, and the engine has no image of the channel to borrow"
                 " them from",
                 cure="install apt, mmdebstrap and debian-archive-keyring, or name a Debian image as [bootstrap] helper",
             )
-        by_digest = f"{helper.rpartition(':')[0]}@{self._digest(helper)}"
+        by_digest = _by_digest(helper, self._digest(helper))
 
         def pull() -> str:
             self.say(f"pulling {helper}, which lends this host apt and mmdebstrap")
             return engine.pull(by_digest, lambda status: None).id
 
-        return self._made(engine, by_digest, helper, pull)
+        return self._make(engine, by_digest, helper, pull)
 
-    def _layer(self, engine: Engine) -> str:
-        """The image of the channel's root layer, of whatever target; empty where the engine has none."""
+    def _layers(self, engine: Engine) -> list[str]:
+        """The images of the channel's root layer, this target's newest first."""
         root = next(node.name for node in self.stack.nodes if node.parent is None)
         wanted = {names.LAYER: root, names.CHANNEL: self.stack.channel.name}
         found = [
-            image.id
-            for image in engine.images(names.KEY)
-            if image.tags and wanted.items() <= dict(image.labels).items()
+            image for image in engine.images(names.KEY) if image.tags and wanted.items() <= dict(image.labels).items()
         ]
-        return min(found, default="")
+        newest = names.moving_ref(root, self.stack.target.id)
+        return [image.id for image in sorted(found, key=lambda image: (newest not in image.tags, image.id))]
+
+    def _name(self, source: str) -> str:
+        """What the image of the tools that is made of `source` is called."""
+        text = f"{FORMAT} {self.stack.channel.name} {source}"
+        return f"{_REPOSITORY}:{hashlib.sha256(text.encode()).hexdigest()[: names.KEY_DIGITS]}"
 
     def _digest(self, name: str) -> str:
         known = self.pinned.get(name) or self.looked_up.get(name)
@@ -217,16 +227,12 @@ class Borrowed:
         self.looked_up[name] = image.digest(name, self.settings)
         return self.looked_up[name]
 
-    def _made(self, engine: Engine, identity: str, shown: str, source: Callable[[], str]) -> str:
-        channel = self.stack.channel.name
-        key = hashlib.sha256(f"{FORMAT} {channel} {identity}".encode()).hexdigest()[: names.KEY_DIGITS]
-        name = f"{_REPOSITORY}:{key}"
-        if engine.image(name):
-            return name
+    def _make(self, engine: Engine, identity: str, shown: str, source: Callable[[], str]) -> str:
+        channel, name = self.stack.channel.name, self._name(identity)
         image = source()
         self.say(f"making an image of Debian's tools out of {shown[:60]}")
         # an image without a name cannot be built upon
-        temporary = f"{_REPOSITORY}:from-{key}"
+        temporary = f"{_REPOSITORY}:from-{name.rpartition(':')[2]}"
         engine.tag(image, temporary)
         try:
             files = [ContextFile("Dockerfile", _DOCKERFILE.format(source=temporary).encode()), *self._network()]
@@ -258,6 +264,10 @@ class Borrowed:
         suites = netconf.Suites((apt.suite,), tuple(apt.components))
         for file in netconf.files(self.settings, suites=suites, uv=False):
             yield ContextFile(f"{netconf.FOLDER}/{file.path}", file.source, file.executable)
+
+
+def _by_digest(name: str, digest: str) -> str:
+    return f"{name.rpartition(':')[0]}@{digest}"
 
 
 def _text(path: Path) -> str:

@@ -135,6 +135,8 @@ def test_the_archive_answers_the_same_through_an_image(
     monkeypatch.setenv("PATH", bare)
     said: list[str] = []
     stack, apt = workspace.stack, workspace.stack.channel.spec.apt
+    with pytest.raises(LockError, match="which this host needs because it has no apt of its own"):
+        locks.stale(stack, own, borrowed.lend(settings, stack, {}, lambda: connection, print, locked=True), tmp_path)
     lent = borrowed.lend(settings, stack, {}, lambda: connection, said.append)
     asked = [*PACKAGES, "libc6", "python3-troch", "awk"]
     answer = AptArchive(lent, tmp_path).ask(asked, apt)
@@ -154,8 +156,6 @@ def test_the_archive_answers_the_same_through_an_image(
     assert locks.stale(stack, fresh, again, tmp_path) == ()
     assert borrowed.looked_up(again) == {}
     assert len(said) == 2, "the image of the tools was there already"
-    with pytest.raises(LockError, match="which this host needs because it has no apt of its own"):
-        locks.stale(stack, own, borrowed.lend(settings, stack, {}, lambda: connection, print, locked=True), tmp_path)
     assert isinstance(connection, SdkEngine)
     assert not [
         found

@@ -170,6 +170,36 @@ def test_the_channels_own_root_layer_lends(site: Images, looked_up: list[str]) -
     assert len(engine.built) == 1
 
 
+def test_of_several_images_of_the_layer_one_that_was_used_before_lends(site: Images) -> None:
+    engine = Engine()
+    labels = {names.KEY: "a" * 64, names.LAYER: "base", names.CHANNEL: "debian"}
+    first = engine.add(labels, "localhost/strix-finetune/base:cpu")
+    name = borrow(site, engine).image()
+    newer = engine.add(labels, "localhost/strix-finetune/base:gfx1151")
+    assert borrow(site, engine).image() == name
+    engine.untag("localhost/strix-finetune/base:cpu")
+    assert first not in engine.store
+    other = borrow(site, engine)
+    assert other.image() != name
+    assert ("tag", f"localhost/strix-finetune/tools:from-{other.image()[-12:]}") in engine.calls
+    assert newer in engine.store
+    # this target's own newest one comes first
+    engine.add(labels, "localhost/strix-finetune/base:gfx906")
+    engine.untag(other.image())
+    assert borrow(site, engine).image() == other.image()
+
+
+def test_a_locked_build_makes_no_new_image_where_there_is_one(site: Images, looked_up: list[str]) -> None:
+    engine = Engine()
+    name = borrow(site, engine).image()
+    engine.add(
+        {names.KEY: "a" * 64, names.LAYER: "base", names.CHANNEL: "debian"}, "localhost/strix-finetune/base:gfx1151"
+    )
+    assert borrow(site, engine, locked=True).image() == name
+    assert len(engine.built) == 1
+    assert borrow(site, engine).image() != name
+
+
 def test_the_helper_is_pulled_by_the_digest_of_the_lock(site: Images, looked_up: list[str]) -> None:
     engine = Engine()
     runner = borrow(site, engine, pinned={HELPER: f"sha256:{'e' * 64}"}, locked=True)
@@ -191,7 +221,7 @@ def test_a_digest_that_the_lock_lacks_is_looked_up_once_and_told(site: Images, l
     assert engine.pulled == [f"registry.example/debian@{DIGEST}"]
     assert borrowed.looked_up(settings) == {HELPER: DIGEST}
     with pytest.raises(LockError, match=r"the lock lacks the image registry.*, which this host needs"):
-        borrow(site, engine, locked=True).image()
+        borrow(site, Engine(), locked=True).image()
 
 
 def test_another_source_takes_the_place_of_the_one_before(site: Images, looked_up: list[str]) -> None:
