@@ -45,3 +45,8 @@ def devices(root: Path = Path("/")) -> tuple[str, ...]:
 def groups(files: Sequence[str]) -> tuple[str, ...]:
     """The numeric groups that own the device files: names would be looked up inside the image."""
     return tuple(sorted({str(Path(path).stat().st_gid) for path in files if Path(path).stat().st_gid}))
+
+
+def open_to_all(files: Sequence[str]) -> bool:
+    """Whether everybody may read and write the device files, whatever groups they are in."""
+    return all(Path(path).stat().st_mode & 0o006 == 0o006 for path in files)

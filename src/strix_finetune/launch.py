@@ -1,89 +1,236 @@
-"""The right flags to run the image on this host, with the least privilege: pure, given what the host is like."""
+"""The right flags to run the image on this host, with the least privilege.
+
+Pure: a `Launch` is made of what the host is like, which engine answers, what the recipe needs and what was wished for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from strix_finetune import hostcdi
 from strix_finetune.engine.base import EngineInfo, Mount, RunRequest
-from strix_finetune.errors import InputError, Place, Problem
+from strix_finetune.errors import InputError, Problem
+from strix_finetune.recipefacts import RecipeFacts
 
 # inside the image
 MODELS = "/models"
 HUB = "/hub"
-RECIPES = "/opt/strix-finetune/recipes"
+CACHE = "/cache"
+TOKEN = "/run/strix-finetune/hf-token"
 # tmpfs pages are only taken when they are used; 64 MiB, the engines' default, breaks data loaders and RCCL
 SHM_BYTES = 8 << 30
 # what a user sets for the training itself; never HSA_*, HIP_* or LD_PRELOAD, which break ROCm from afar
-PASSED = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "OMP_NUM_THREADS", "WANDB_MODE", "NO_COLOR", "TERM")
+PASSED = (
+    "HF_HUB_OFFLINE",
+    "HF_ENDPOINT",
+    "TRANSFORMERS_OFFLINE",
+    "OMP_NUM_THREADS",
+    "WANDB_MODE",
+    "NO_COLOR",
+    "TERM",
+    "COLORTERM",
+)
+_STALE = re.compile(r"^(HSA|HIP|ROCR|GPU|AMD)_|^(LD_PRELOAD|LD_LIBRARY_PATH|PYTHONPATH)$")
+# each has a name of its own for where it keeps what it compiled or fetched
+_CACHES = {
+    "XDG_CACHE_HOME": "",
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TORCH_HOME": "torch",
+    "MIOPEN_USER_DB_PATH": "miopen",
+    "MIOPEN_CUSTOM_CACHE_DIR": "miopen-cache",
+    "MPLCONFIGDIR": "matplotlib",
+}
+# folders whose labels the system's own services live by
+_SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib64", "proc", "root", "run", "sbin", "sys", "usr")
+_CDI_SINCE = {"podman": (4, 1), "docker": (25, 0)}
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the launcher has to know. `devices`: device files of the GPUs; `groups`: numeric owners of them."""
+    """What the launcher has to know of a host.
+
+    `models`, `hub`, `compiled`: folders of the user's that outlive a container. `devices`: device files of the GPUs;
+    `groups`: their numeric groups, but root's; `open_to_all`: everybody may use them. `cdi`: a specification names
+    them. `rdma`: device files of the network adapters; `locked_memory`: what the caller may lock, in bytes, -1 for
+    any. `selinux`: it is enforcing; `selinux_devices`: and lets containers use devices. `token`: a file with the hub's.
+    """
 
     uid: int
     gid: int
+    home: Path
     workdir: Path
     models: Path
     hub: Path
+    compiled: Path
     env: Mapping[str, str]
     devices: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    open_to_all: bool = False
+    cdi: bool = False
+    rdma: tuple[str, ...] = ()
+    rdma_groups: tuple[str, ...] = ()
+    locked_memory: int = -1
+    selinux: bool = False
+    selinux_devices: bool = False
+    token: Path | None = None
     interactive: bool = False
 
 
-def request(
-    image: str, command: Sequence[str], host: Host, engine: EngineInfo, extra: Sequence[Path] = (), key: str = ""
-) -> RunRequest:
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the command line asks for. `shm`: bytes of /dev/shm, 0 for the host's own."""
+
+    rdma: bool = False
+    shm: int = SHM_BYTES
+
+
+NOTHING = RecipeFacts()
+USUAL = Wishes()
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A container to run. `folders` are to be made first, as the caller; `notes` are sentences for the caller."""
+
+    request: RunRequest
+    folders: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def plan(
+    image: str,
+    command: Sequence[str],
+    host: Host,
+    engine: EngineInfo,
+    recipe: RecipeFacts = NOTHING,
+    wishes: Wishes = USUAL,
+    key: str = "",
+) -> Launch:
     """A run of `command` in the current folder, which is mounted at its own path and stays the caller's.
 
-    `extra`: folders that are mounted read-only at their own paths. `key`: of the image, for the run's records.
+    `key`: of the image, for the run's records. Raises InputError where this host cannot run it.
     """
-    mounts = [Mount(str(host.workdir), str(host.workdir))]
-    mounts += [
-        Mount(str(path), str(path), read_only=True) for path in dict.fromkeys(extra) if not _within(path, host.workdir)
-    ]
-    mounts += [Mount(str(host.models), MODELS, read_only=True), Mount(str(host.hub), HUB)]
     rootless_podman = engine.kind == "podman" and engine.rootless
-    # numeric groups would be looked up in the wrong user namespace there: keep-groups alone is right
-    groups = ("keep-groups",) if rootless_podman and host.devices else host.groups
+    devices, groups = host.devices, host.groups
+    if devices and host.cdi and _new_enough(engine):
+        devices = (hostcdi.ALL,)
+    rdma = _rdma(host, engine) if wishes.rdma else ()
+    if rdma:
+        devices, groups = (*devices, *rdma), tuple(sorted({*groups, *host.rdma_groups}))
+    if rootless_podman and devices:
+        groups = _kept_groups(host, engine)
+    unconfined, relabel = _selinux(host, recipe, bool(devices))
     env = {"STRIX_MODELS": MODELS, "HF_HOME": HUB}
+    env |= {name: f"{CACHE}/{folder}".rstrip("/") for name, folder in _CACHES.items()}
     env |= {"STRIX_IMAGE_KEY": key} if key else {}
     env |= {name: host.env[name] for name in PASSED if name in host.env}
-    return RunRequest(
+    env |= {"HF_TOKEN_PATH": TOKEN} if host.token else {}
+    request = RunRequest(
         image=image,
         command=tuple(command),
         env=env,
-        mounts=tuple(mounts),
-        devices=host.devices,
+        mounts=_mounts(host, recipe, relabel=relabel),
+        devices=devices,
         group_add=groups,
         # rootless Docker's root is the caller: any other user id would own nothing
         user="" if engine.rootless else f"{host.uid}:{host.gid}",
         keep_id=rootless_podman,
-        shm_size=SHM_BYTES,
+        # RDMA's addresses belong to the interfaces of the host
+        network="host" if rdma else None,
+        shm_size=wishes.shm or None,
+        ipc="" if wishes.shm else "host",
+        memlock=-1 if rdma else None,
         workdir=str(host.workdir),
         interactive=host.interactive,
+        unconfined=unconfined,
+        attended=True,
+    )
+    folders = (host.models, host.hub, host.compiled, *recipe.writes)
+    return Launch(request, folders, tuple(_notes(host, unconfined=unconfined)))
+
+
+def _new_enough(engine: EngineInfo) -> bool:
+    """Whether the engine takes names of CDI: Docker says so itself, and before 28.3 only where it was switched on."""
+    numbers = tuple(int(word) for word in re.findall(r"\d+", engine.version)[:2])
+    return numbers >= _CDI_SINCE[engine.kind] and (engine.cdi or engine.kind == "podman")
+
+
+def _kept_groups(host: Host, engine: EngineInfo) -> tuple[str, ...]:
+    """keep-groups, alone: numeric groups would be looked up in the wrong user namespace. Only crun knows it."""
+    if engine.runtime in ("", "crun"):
+        return ("keep-groups",)
+    if host.open_to_all:
+        return ()
+    raise InputError(
+        Problem(
+            f"{engine.runtime}, the runtime of this rootless Podman, drops the groups that may use {host.devices[0]}",
+            cure='install crun and set runtime = "crun" under [engine] in ~/.config/containers/containers.conf',
+        )
     )
 
 
-def recipe_argument(name: str, workdir: Path) -> tuple[str, tuple[Path, ...]]:
-    """How a recipe is called inside, and the folders that it needs: a file of the user, or one that ships.
+def _rdma(host: Host, engine: EngineInfo) -> tuple[str, ...]:
+    if not host.rdma:
+        raise InputError(Problem("this host has no /dev/infiniband", cure="load the adapter's driver and ib_uverbs"))
+    if engine.rootless and host.locked_memory >= 0:
+        mib = host.locked_memory >> 20
+        message = f"RDMA locks memory, of which this user may lock {mib} MiB and a rootless engine not more"
+        raise InputError(Problem(message, cure="set memlock to unlimited in /etc/security/limits.d and log in again"))
+    return host.rdma
 
-    A bare name such as `demo` is a recipe of the image; anything else must be a file here and now, since a missing
-    one would surface as a confusing error inside.
+
+def _selinux(host: Host, recipe: RecipeFacts, devices: bool) -> tuple[bool | None, bool]:
+    """Whether the container is left alone by SELinux (None: there is none), and whether mounts are labelled for it.
+
+    A home or a folder of the system must keep its labels: sshd and others would be locked out.
     """
-    path = Path(name)
-    if path.is_file():
-        full = (workdir / path).resolve()
-        return str(full), (full.parent,)
-    if path.suffix in (".yaml", ".yml") or "/" in name:
-        raise InputError(
-            Problem("the recipe does not exist", Place(path), "check the path; 'train recipes' lists ours")
-        )
-    return f"{RECIPES}/{name}.yaml", ()
+    if not host.selinux:
+        return None, False
+    labelled = (host.workdir, *recipe.reads, *recipe.writes)
+    if (devices and not host.selinux_devices) or any(not _may_be_labelled(path, host.home) for path in labelled):
+        return True, False
+    return False, True
+
+
+def _may_be_labelled(path: Path, home: Path) -> bool:
+    return not home.is_relative_to(path) and len(path.parts) > 2 and path.parts[1] not in _SYSTEM
+
+
+def _mounts(host: Host, recipe: RecipeFacts, *, relabel: bool) -> tuple[Mount, ...]:
+    """The project at its own path, what the recipe reads and writes elsewhere, and the caches."""
+    mounts = [Mount(str(host.workdir), str(host.workdir), relabel=relabel)]
+    writes = _outermost(path for path in recipe.writes if not _within(path, host.workdir))
+    mounts += [Mount(str(path), str(path), relabel=relabel) for path in writes]
+    known = (host.workdir, *writes)
+    reads = _outermost(path for path in recipe.reads if not any(_within(path, folder) for folder in known))
+    mounts += [Mount(str(path), str(path), read_only=True, relabel=relabel) for path in reads]
+    mounts.append(Mount(str(host.models), MODELS, read_only=True, relabel=relabel))
+    mounts += [Mount(str(host.hub), HUB, relabel=relabel), Mount(str(host.compiled), CACHE, relabel=relabel)]
+    if host.token:
+        mounts.append(Mount(str(host.token), TOKEN, read_only=True, relabel=relabel))
+    # an inner folder is mounted after the outer one, which would hide it
+    return tuple(sorted(mounts, key=lambda mount: len(Path(mount.target).parts)))
+
+
+def _outermost(paths: Iterable[Path]) -> list[Path]:
+    """Each path once, without those that lie in another one."""
+    every = list(dict.fromkeys(paths))
+    return [path for path in every if not any(path != other and _within(path, other) for other in every)]
 
 
 def _within(path: Path, folder: Path) -> bool:
-    return path == folder or path.is_relative_to(folder)
+    return path.is_relative_to(folder)
+
+
+def _notes(host: Host, *, unconfined: bool | None) -> list[str]:
+    notes = []
+    stale = sorted(name for name in host.env if _STALE.match(name))
+    if stale:
+        notes.append(f"{', '.join(stale)} of this shell {'is' if len(stale) == 1 else 'are'} not passed on")
+    if unconfined:
+        notes.append("SELinux does not separate this container (label=disable)")
+    return notes

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from strix_finetune.engine import specs
 from strix_finetune.engine.base import EngineInfo, Mount, RunRequest
-from strix_finetune.engine.drivers import BOOT_LABEL, PID_LABEL, driver_labels, is_orphan
+from strix_finetune.engine.drivers import BOOT_LABEL, PID_LABEL, UID_LABEL, driver_labels, is_orphan
 from strix_finetune.engine.running import FrameReader, archive
 from strix_finetune.engine.specs import check, docker_spec, podman_spec
 from strix_finetune.errors import InputError
@@ -145,6 +145,12 @@ def test_how_it_ended_in_words() -> None:
 
 def test_a_container_of_a_living_driver_is_no_orphan() -> None:
     assert not is_orphan(driver_labels(), running=True, age=1e6)
+
+
+def test_a_container_of_another_user_is_not_ours_to_judge() -> None:
+    labels = driver_labels() | {UID_LABEL: str(os.getuid() + 1), PID_LABEL: "999999999"}
+    assert not is_orphan(labels, running=False, age=1e6)
+    assert is_orphan(labels | {UID_LABEL: str(os.getuid())}, running=False, age=1e6)
 
 
 def test_a_container_whose_driver_ended_is_an_orphan() -> None:

@@ -27,8 +27,7 @@ def demo(context: click.Context, options: Options, run_dir: Path | None) -> int:
     """
     from strix_finetune.cli.build import build, spread
     from strix_finetune.cli.fetch import fetch_demo
-    from strix_finetune.cli.run import launch
-    from strix_finetune.launch import recipe_argument
+    from strix_finetune.cli.run import train_in_image
 
     options = _quick(options)
     times: list[tuple[str, float]] = []
@@ -47,9 +46,8 @@ def demo(context: click.Context, options: Options, run_dir: Path | None) -> int:
     context.invoke(fetch_demo, **spread(options))
     timed("model", began)
     run = run_dir or Path("runs", time.strftime("demo-%Y%m%d-%H%M%S"))
-    recipe, folders = recipe_argument("demo", Path.cwd())
     began = time.monotonic()
-    code = launch(options, ["train", recipe, "--run-dir", str(run)], folders, only_print=False)
+    code = train_in_image(options, ["demo", "--run-dir", str(run)])
     timed("training", began)
     if code:
         return code

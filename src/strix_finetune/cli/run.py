@@ -3,55 +3,119 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from strix_finetune.cli.options import image_options
 from strix_finetune.workspace import Options
 
+if TYPE_CHECKING:
+    from strix_finetune.launch import Wishes
+    from strix_finetune.recipefacts import RecipeFacts
+
+F = TypeVar("F", bound=Callable[..., Any])
 _PASS_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
-_print = click.option("--print", "only_print", is_flag=True, help="Show what would be run, and run nothing.")
+_UNITS = {"": 0, "k": 10, "m": 20, "g": 30}
+
+
+def _size(_context: click.Context, _option: click.Parameter, value: str) -> int | None:
+    """Bytes of "16g"; 0 for "host", None for what the launcher takes."""
+    if not value:
+        return None
+    found = re.fullmatch(r"([1-9]\d{0,12})([kmg]?)i?b?", value.lower())
+    if value != "host" and not found:
+        raise click.BadParameter(f"'{value}' is neither a size such as 16g nor host")
+    return int(found[1]) << _UNITS[found[2]] if found else 0
+
+
+def _launcher(command: F) -> F:
+    """--print, --shm and --rdma."""
+    for option in (
+        click.option("--rdma", is_flag=True, help="The host's RDMA adapters, its network, and memory without a limit."),
+        click.option(
+            "--shm", default="", metavar="SIZE", callback=_size, help="Of /dev/shm, such as 16g, or host. Default: 8g."
+        ),
+        click.option("--print", "only_print", is_flag=True, help="Show the command that would do it, and run nothing."),
+    ):
+        command = option(command)
+    return command
 
 
 @click.command(context_settings=_PASS_ON)
 @image_options
-@_print
+@_launcher
 @click.argument("recipe")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def train(options: Options, recipe: str, arguments: tuple[str, ...], only_print: bool) -> int:
-    """Train RECIPE (a file, or the name of one that ships) in the image; ARGUMENTS go to `train`."""
-    from strix_finetune.launch import recipe_argument
+def train(
+    options: Options, recipe: str, arguments: tuple[str, ...], only_print: bool, shm: int | None, rdma: bool
+) -> int:
+    """Train RECIPE (a file, or the name of one that ships) in the image; ARGUMENTS go to `train`.
 
-    inside, folders = recipe_argument(recipe, Path.cwd())
-    return launch(options, ["train", inside, *arguments], folders, only_print=only_print)
+    The other commands of `train` work, too: `strix-finetune train check RECIPE`.
+    """
+    return train_in_image(options, (recipe, *arguments), only_print=only_print, wishes=_wishes(shm, rdma))
 
 
 @click.command(context_settings=_PASS_ON)
 @image_options
-@_print
+@_launcher
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(options: Options, command: tuple[str, ...], only_print: bool) -> int:
+def run(options: Options, command: tuple[str, ...], only_print: bool, shm: int | None, rdma: bool) -> int:
     """Run COMMAND in the image, in the current folder."""
-    return launch(options, command, (), only_print=only_print)
+    return launch(options, command, only_print=only_print, wishes=_wishes(shm, rdma))
 
 
 @click.command()
 @image_options
-def shell(options: Options) -> int:
+@_launcher
+def shell(options: Options, only_print: bool, shm: int | None, rdma: bool) -> int:
     """Open a login shell in the image, in the current folder."""
-    return launch(options, ["bash", "-l"], (), only_print=False)
+    return launch(options, ["bash", "-l"], only_print=only_print, wishes=_wishes(shm, rdma))
 
 
-def launch(options: Options, command: Sequence[str], folders: Sequence[Path], *, only_print: bool) -> int:
+def train_in_image(
+    options: Options, words: Sequence[str], *, only_print: bool = False, wishes: Wishes | None = None
+) -> int:
+    """`train` with these words in the image; a recipe and all that it names is looked up here first."""
+    from strix_finetune import recipefacts
+    from strix_finetune.paths import find
+    from strix_train.cli import cli as inner
+
+    named = words[0] if words[0] in inner.commands else ""
+    before, rest = (["train", named], list(words[1:])) if named else (["train"], list(words))
+    if named in ("", "run", "check") and rest and not rest[0].startswith("-"):
+        folders = find(os.environ)
+        models = Path(os.environ.get("STRIX_MODELS") or folders.cache / "models").absolute()
+        facts = recipefacts.find(rest[0], rest[1:], Path.cwd(), folders.recipes, models)
+        return launch(options, [*before, facts.argument, *rest[1:]], facts, only_print=only_print, wishes=wishes)
+    paths = tuple(Path(word).absolute() for word in rest if not word.startswith("-") and Path(word).exists())
+    facts = recipefacts.RecipeFacts(
+        reads=tuple(path for path in paths if path.is_file()), writes=tuple(path for path in paths if path.is_dir())
+    )
+    return launch(options, [*before, *rest], facts, only_print=only_print, wishes=wishes)
+
+
+def launch(
+    options: Options,
+    command: Sequence[str],
+    recipe: RecipeFacts | None = None,
+    *,
+    only_print: bool = False,
+    wishes: Wishes | None = None,
+) -> int:
     """Run `command` in the final image of the chosen target and return its exit code."""
-    from strix_finetune import hostgpu, names
+    from strix_finetune import hostfacts, names
+    from strix_finetune.engine.drivers import PID_LABEL
     from strix_finetune.engine.select import connect
     from strix_finetune.errors import WorkError
-    from strix_finetune.launch import Host, request
+    from strix_finetune.launch import NOTHING, USUAL, plan
     from strix_finetune.signals import describe_exit
     from strix_finetune.workspace import open_workspace
 
@@ -63,28 +127,29 @@ def launch(options: Options, command: Sequence[str], folders: Sequence[Path], *,
         held = engine.image(image)
         if not only_print and held is None:
             raise WorkError(f"there is no image {image}", cure=f"run 'strix-finetune build --target {target.id}'")
-        devices = hostgpu.devices() if target.spec.kind == "gpu" else ()
-        cache = workspace.folders.cache
-        host = Host(
-            uid=os.getuid(),
-            gid=os.getgid(),
-            workdir=Path.cwd(),
-            models=cache / "models",
-            hub=Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface"),
-            env=os.environ,
-            devices=devices,
-            groups=hostgpu.groups(devices),
+        host = hostfacts.read(
+            os.environ,
+            workspace.folders,
+            gpu=target.spec.kind == "gpu",
             interactive=sys.stdin.isatty() and sys.stdout.isatty(),
         )
-        made = request(image, command, host, engine.info, folders, held.labels.get(names.KEY, "") if held else "")
+        key = held.labels.get(names.KEY, "") if held else ""
+        arguments = (image, command)
         if only_print:
             from strix_finetune.show import command_line
 
-            click.echo(shlex.join(command_line(made, engine.info)))
+            made = plan(*arguments, host, engine.info, recipe or NOTHING, wishes or USUAL, key)
+            _tell(made.notes)
+            click.echo(shlex.join(command_line(made.request, engine.info)))
             return 0
-        for folder in (host.models, host.hub):
-            folder.mkdir(parents=True, exist_ok=True)
-        ended = engine.run(made, _write)
+        engine.reap(PID_LABEL)
+        with hostfacts.token(os.environ, workspace.folders) as token:
+            host = replace(host, token=token or host.token)
+            made = plan(*arguments, host, engine.info, recipe or NOTHING, wishes or USUAL, key)
+            _tell(made.notes)
+            for folder in made.folders:
+                folder.mkdir(parents=True, exist_ok=True)
+            ended = engine.run(made.request, _write)
         if ended.out_of_memory:
             print("error: the container used more memory than it may", file=sys.stderr)
         elif ended.signal:
@@ -92,6 +157,17 @@ def launch(options: Options, command: Sequence[str], folders: Sequence[Path], *,
         return ended.exit_code
     finally:
         engine.close()
+
+
+def _wishes(shm: int | None, rdma: bool) -> Wishes:
+    from strix_finetune.launch import SHM_BYTES, Wishes
+
+    return Wishes(rdma=rdma, shm=SHM_BYTES if shm is None else shm)
+
+
+def _tell(notes: Sequence[str]) -> None:
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
 
 
 def _write(data: bytes) -> None:

@@ -14,13 +14,19 @@ EngineKind = Literal["docker", "podman"]
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """An engine that answered. `url` is what DOCKER_HOST would be; sizes of no interest here."""
+    """An engine that answered. `url` is what DOCKER_HOST would be; sizes of no interest here.
+
+    `runtime`: the OCI runtime that containers get unless they ask for another. `cdi`: Docker reads specifications of
+    named devices; Podman has no such switch.
+    """
 
     kind: EngineKind
     version: str
     api_version: str
     url: str
     rootless: bool
+    runtime: str = ""
+    cdi: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +86,15 @@ class BuildRequest:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A bind mount of an existing host path; `source` must exist (a missing one is an error, never a new folder)."""
+    """A bind mount of an existing host path; `source` must exist (a missing one is an error, never a new folder).
+
+    `relabel`: SELinux's label of what lies there becomes the one that containers share (`:z`).
+    """
 
     source: str
     target: str
     read_only: bool = False
+    relabel: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +105,10 @@ class RunRequest:
     `user` is "uid:gid" or empty for the image's own. `shm_size` is in bytes. `timeout` is in
     seconds; past it the container is killed and the result says so. `keep_id` maps the calling
     user into a rootless Podman container. With `interactive` the caller's terminal is attached.
+    `devices` are files of this host or names of CDI ("amd.com/gpu=all"). Either `ipc` or `shm_size`.
+    `memlock` is the limit of locked memory in bytes, -1 for none. `unconfined` says whether SELinux
+    leaves the container alone, None: where it has something of the host. With `attended` signals to
+    this process go to the container, which is removed the moment this process dies, however it does.
     """
 
     image: str
@@ -112,6 +126,10 @@ class RunRequest:
     labels: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = None
     interactive: bool = False
+    ipc: str = ""
+    memlock: int | None = None
+    unconfined: bool | None = None
+    attended: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ from functools import cache
 from pathlib import Path
 
 PID_LABEL = "io.strix-finetune.pid"
+UID_LABEL = "io.strix-finetune.uid"
 BOOT_LABEL = "io.strix-finetune.boot"
 
 
 def driver_labels() -> dict[str, str]:
     """The labels that tie a container to this process."""
     pid = os.getpid()
-    return {PID_LABEL: str(pid), BOOT_LABEL: f"{_here()}+{_start_ticks(pid)}"}
+    return {PID_LABEL: str(pid), UID_LABEL: str(os.getuid()), BOOT_LABEL: f"{_here()}+{_start_ticks(pid)}"}
 
 
 def is_orphan(labels: Mapping[str, str], *, running: bool, age: float) -> bool:
@@ -26,6 +27,9 @@ def is_orphan(labels: Mapping[str, str], *, running: bool, age: float) -> bool:
     pid, boot = labels.get(PID_LABEL, ""), labels.get(BOOT_LABEL, "")
     here, _, ticks = boot.partition("+")
     if not pid.isdigit() or not ticks:
+        return False
+    # another user's processes may be hidden from us, and would all look dead
+    if labels.get(UID_LABEL, str(os.getuid())) != str(os.getuid()):
         return False
     if here != _here():
         return not running and age > 3600

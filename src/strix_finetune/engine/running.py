@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from strix_finetune.engine import tty, wire
+from strix_finetune.engine import keeper, tty, wire
 from strix_finetune.engine.base import EngineInfo, RunRequest, RunResult
 from strix_finetune.engine.drivers import driver_labels
 from strix_finetune.engine.specs import docker_spec, podman_spec
@@ -94,7 +94,10 @@ def run(
             _create(api, request, name, info, init=init, terminal=terminal)
             if request.files:
                 api.put_archive(name, "/", archive(request.files))
-            return _follow(api, name, request, on_output, terminal, ongoing)
+            if not request.attended:
+                return _follow(api, name, request, on_output, terminal, ongoing)
+            with keeper.kept(name, info), tty.signals(api, name):
+                return _follow(api, name, request, on_output, terminal, ongoing)
         except (APIError, EngineError) as error:
             if init and _INIT_MISSING.search(str(getattr(error, "explanation", error))):
                 raise NoInit from error

@@ -138,7 +138,16 @@ def _open(
         api = _client(address, env)
         version: dict[str, Any] = api.version()
         kind = _kind(version)
-        info = EngineInfo(kind, str(version.get("Version", "")), api.api_version, address.url, _rootless(api))
+        facts: dict[str, Any] = dict(api.info())
+        info = EngineInfo(
+            kind,
+            str(version.get("Version", "")),
+            api.api_version,
+            address.url,
+            _rootless(facts),
+            runtime=str(facts.get("DefaultRuntime") or ""),
+            cdi=bool(facts.get("CDISpecDirs")),
+        )
     except Exception as error:
         if api is not None:
             api.close()
@@ -186,8 +195,7 @@ def _kind(version: Mapping[str, Any]) -> EngineKind:
     return "podman" if any("podman" in name.lower() for name in names) else "docker"
 
 
-def _rootless(api: APIClient) -> bool:
-    facts: dict[str, Any] = dict(api.info())
+def _rootless(facts: Mapping[str, Any]) -> bool:
     # Docker says it among its security options, Podman in a field of its own.
     return bool(facts.get("Rootless")) or "name=rootless" in (facts.get("SecurityOptions") or ())
 

@@ -6,6 +6,7 @@ Docker is asked through its API. Podman is asked through its own (libpod), not t
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from strix_finetune.engine.base import EngineInfo, RunRequest
 from strix_finetune.errors import InputError, Problem
 
 KEEP_GROUPS = "keep-groups"
+# vendor.com/class=name, which no path can be: https://github.com/cncf-tags/container-device-interface
+_CDI = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*=[\w.:-]+$")
 # there a container sees no file of the host unless the file is relabelled, which is not ours to do, and no device
 _SELINUX = Path("/sys/fs/selinux/enforce")
 # A shell as process 1, where the engine has no init program; what follows exit keeps it from replacing itself.
@@ -28,8 +31,11 @@ def check(request: RunRequest) -> None:
             message = f"'{mount.source}' does not exist and cannot be mounted at {mount.target}"
             raise InputError(Problem(message, cure="create it first"))
     for device in request.devices:
-        if not Path(device).exists():
+        if not is_cdi(device) and not Path(device).exists():
             raise InputError(Problem(f"this host has no device {device}", cure="run `strix-finetune doctor`"))
+    if request.ipc and request.shm_size is not None:
+        # Docker would ignore the size, Podman refuse it
+        raise InputError(Problem("a size of shared memory and an IPC namespace exclude each other", cure="give one"))
     if KEEP_GROUPS in request.group_add and len(request.group_add) > 1:
         raise InputError(Problem("keep-groups cannot be combined with other groups", cure="use it alone"))
     for group in request.group_add:
@@ -38,8 +44,15 @@ def check(request: RunRequest) -> None:
             raise InputError(Problem(message, cure="give the host's numeric group id"))
 
 
+def is_cdi(device: str) -> bool:
+    """Whether a device is a name of CDI and not a file."""
+    return bool(_CDI.match(device))
+
+
 def unconfined(request: RunRequest) -> bool:
     """Whether SELinux must leave the container alone, so that it can use what it was given of the host."""
+    if request.unconfined is not None:
+        return request.unconfined
     return bool(request.mounts or request.devices) and _SELINUX.exists()
 
 
@@ -51,7 +64,14 @@ def command_of(request: RunRequest, *, init: bool) -> list[str]:
 def docker_spec(
     request: RunRequest, info: EngineInfo, labels: dict[str, str], *, init: bool, terminal: bool
 ) -> dict[str, Any]:
-    """The body of Docker's POST /containers/create. Mounts, never Binds: those make missing sources into folders."""
+    """The body of Docker's POST /containers/create.
+
+    Mounts rather than Binds, which make missing sources into folders; but only those can be labelled for SELinux.
+    """
+    for mount in request.mounts:
+        if mount.relabel and ":" in mount.source + mount.target:
+            message = f"'{mount.source}' holds a ':', and Docker cannot label such a folder for SELinux"
+            raise InputError(Problem(message, cure="rename it"))
     if KEEP_GROUPS in request.group_add:
         raise InputError(Problem("keep-groups is known to Podman only", cure="give Docker numeric group ids"))
     host: dict[str, Any] = {
@@ -59,17 +79,28 @@ def docker_spec(
         "Mounts": [
             {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": mount.read_only}
             for mount in request.mounts
+            if not mount.relabel
         ],
         "Devices": [
-            {"PathOnHost": device, "PathInContainer": device, "CgroupPermissions": "rwm"} for device in request.devices
+            {"PathOnHost": device, "PathInContainer": device, "CgroupPermissions": "rwm"}
+            for device in request.devices
+            if not is_cdi(device)
         ],
         "GroupAdd": list(request.group_add),
         "Init": init,
     }
+    if labelled := [mount for mount in request.mounts if mount.relabel]:
+        host["Binds"] = [f"{mount.source}:{mount.target}:{'ro' if mount.read_only else 'rw'},z" for mount in labelled]
     if request.network:
         host["NetworkMode"] = request.network
     if request.shm_size is not None:
         host["ShmSize"] = request.shm_size
+    if request.ipc:
+        host["IpcMode"] = request.ipc
+    if request.memlock is not None:
+        host["Ulimits"] = [{"Name": "memlock", "Soft": request.memlock, "Hard": request.memlock}]
+    if named := [device for device in request.devices if is_cdi(device)]:
+        host["DeviceRequests"] = [{"Driver": "cdi", "DeviceIDs": named}]
     if unconfined(request):
         host["SecurityOpt"] = ["label=disable"]
     return {
@@ -104,7 +135,7 @@ def podman_spec(
                 "type": "bind",
                 "source": mount.source,
                 "destination": mount.target,
-                "options": ["rbind", "ro" if mount.read_only else "rw"],
+                "options": ["rbind", "ro" if mount.read_only else "rw", *(["z"] if mount.relabel else [])],
             }
             for mount in request.mounts
         ],
@@ -123,6 +154,12 @@ def podman_spec(
         spec["netns"] = {"nsmode": request.network}
     if request.shm_size is not None:
         spec["shm_size"] = request.shm_size
+    if request.ipc:
+        spec["ipcns"] = {"nsmode": request.ipc}
+    if request.memlock is not None:
+        # an unsigned number there, whose largest is no limit
+        most = request.memlock if request.memlock >= 0 else 2**64 - 1
+        spec["r_limits"] = [{"type": "RLIMIT_MEMLOCK", "soft": most, "hard": most}]
     if unconfined(request):
         spec["selinux_opts"] = ["disable"]
     if request.user:

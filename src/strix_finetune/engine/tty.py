@@ -1,4 +1,4 @@
-"""The stream between us and a container: read with a deadline, or joined to the caller's own terminal."""
+"""The stream between us and a container: read with a deadline, or joined to the caller's own terminal; signals."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from docker import APIClient
 
 _BLOCK = 64 * 1024
+# what ends a program that is asked to; a container's training then writes a checkpoint and ends
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_PATIENCE = 2  # signals that are passed on; the next one ends us, and the container at once
 
 
 class Link:
@@ -124,6 +127,38 @@ def _pump(link: Link, on_data: Callable[[bytes], None], deadline: float | None) 
 def _half_close(link: Link) -> None:
     with suppress(OSError):
         link.sock.shutdown(socket.SHUT_WR)
+
+
+@contextmanager
+def signals(api: APIClient, name: str) -> Iterator[None]:
+    """Signals that ask us to end go to the container instead, which ends by itself; one too many ends us.
+
+    In another thread than the main one nothing changes: signals are not delivered there.
+    """
+    count = 0
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        nonlocal count
+        from docker.errors import APIError
+
+        count += 1
+        if count > _PATIENCE:
+            raise KeyboardInterrupt
+        with suppress(OSError, APIError):  # it may have ended just now, or not have begun
+            api.kill(name, signal.Signals(number).name)
+
+    before = {}
+    try:
+        for number in _PASSED_ON:
+            before[number] = signal.signal(number, pass_on)
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
