@@ -22,6 +22,11 @@ class Folders:
     data: Path
 
     @property
+    def toolbox(self) -> Path:
+        """Templates of definitions for other tools."""
+        return self.recipes.parent / "toolbox"
+
+    @property
     def in_checkout(self) -> bool:
         return not self.images.is_relative_to(Path(__file__).resolve().parent)
 

@@ -22,6 +22,7 @@ def wheel(stranger: Stranger, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_definitions_and_recipes_travel_inside(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     wanted = ("images/targets.toml", "images/macros.j2", "images/unsloth/patches/series", "recipes/demo.yaml")
+    wanted += ("toolbox/run.sh.j2",)
     assert {f"strix_finetune/_data/{name}" for name in wanted} <= names
     assert "strix_train/__main__.py" in names
     assert not [name for name in names if name.startswith(("tests/", "bench/")) or name.endswith(".pyc")]
@@ -37,6 +38,7 @@ def test_an_installed_driver_plans_the_same_keys_as_the_checkout(
     assert "gfx1151 (default)" in elsewhere.run(program, "targets")
     installed = elsewhere.run(program, "plan", "--json", "--target", "cpu")
     assert installed == stranger.strix("plan", "--json", "--target", "cpu")
+    assert elsewhere.run(program, "emit", "docker", "-t", "cpu") == stranger.strix("emit", "docker", "-t", "cpu")
     # the driver alone: no torch came along
     said = elsewhere.run(str(tmp_path / "venv/bin/pip"), "list")
     assert "torch" not in said

@@ -28,6 +28,7 @@ COMMANDS = {
     "train": ("strix_finetune.cli.run:train", "Run `train` in the image, with the right flags for this host."),
     "run": ("strix_finetune.cli.run:run", "Run any command in the image."),
     "shell": ("strix_finetune.cli.run:shell", "Open a shell in the image."),
+    "emit": ("strix_finetune.cli.emit:emit", "Print definitions for Distrobox, Quadlet, compose and other tools."),
     "targets": ("strix_finetune.cli.targets:targets", "List the GPU targets."),
     "doctor": ("strix_finetune.cli.doctor:doctor", "Check this host: GPU, rights, kernel, memory, engine, disk."),
     "inspect": ("strix_finetune.cli.inspect:command", "Show which GPU targets a library holds code for."),
