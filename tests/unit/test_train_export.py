@@ -26,7 +26,7 @@ def question(prompt: str, expect: str = "") -> Question:
 
 
 def probe(answer: str = "It is here.", expect: str = "", sureness: float = -0.5) -> Probe:
-    return Probe(question("Where?", expect), "Where?", (1, 2, 3), 7, sureness, answer)
+    return Probe(question("Where?", expect), "Where?", (1, 2, 3), (7, 6), (sureness, -0.1), answer)
 
 
 @pytest.fixture
@@ -126,17 +126,21 @@ def test_a_converter_that_fails_says_why(tmp_path: Path, capfd: pytest.CaptureFi
 
 
 def test_comparing_is_about_numbers() -> None:
-    same = compare([probe(), probe(expect="here")], [Reply(-0.5, "It is  here."), Reply(-0.6, "It is here.")])
-    assert same == Comparison(pytest.approx(0.05), 2, 2, 1, 1)
-    assert str(same) == "2 of 2 answers are the model's own, log-probabilities differ by 0.050, 1 of 1 questions right"
+    same = compare(
+        [probe(), probe(expect="here")],
+        [Reply((-0.5, None), "It is  here."), Reply((-0.6, -0.1), "It is here.")],
+    )
+    assert same == Comparison(pytest.approx(0.1 / 3), 2, 2, 1, 1)
+    assert str(same) == "2 of 2 answers are the model's own, log-probabilities differ by 0.033, 1 of 1 questions right"
     probes.check("x.gguf", "q8_0", same)
-    other = compare([probe(expect="here")], [Reply(-7.5, "Nowhere.")])
+    other = compare([probe(expect="here")], [Reply((-7.5,), "Nowhere.")])
     assert (other.alike, other.right) == (0, 0)
     with pytest.raises(
         TrainError, match=r"x\.gguf does not answer like the trained model, so it was not kept: .* 7\.00"
     ):
         probes.check("x.gguf", "q4_k_m", other)
-    assert compare([probe()], [Reply(math.nan, "")]).distance == math.inf
+    assert compare([probe()], [Reply((math.nan,), "")]).distance == math.inf
+    assert compare([probe()], [Reply((None,), "")]).distance == math.inf
 
 
 def test_what_a_run_asked_is_asked_again(run: Path) -> None:
@@ -172,13 +176,10 @@ SERVER = """
             elif self.path == "/apply-template":
                 self.answer({"prompt": "<" + wish["messages"][0]["content"] + ">"})
             else:
-                listed = [{"id": 5, "logprob": -0.2}, {"id": 7, "logprob": -1.75}]
-                if wish["prompt"] == [9]:
-                    listed = listed[:1]
-                value = {"content": " so ", "tokens": [5, 6]}
-                if wish["prompt"] != [8]:
-                    value["completion_probabilities"] = [{"id": 5, "top_logprobs": listed}]
-                self.answer(value)
+                listed = [{"id": 5, "logprob": -0.2}, {"id": 7, "logprob": -1.75}, {"id": 8, "logprob": -9.0}]
+                value = {"content": " so ", "tokens": [5, 6, 8]}
+                said = [{"id": 5, "top_logprobs": listed}, {"id": 8, "top_logprobs": listed}]
+                self.answer(value | {"completion_probabilities": said if wish["prompt"] != [8] else []})
         def log_message(self, *args): pass
     HTTPServer(("127.0.0.1", int(words["--port"])), Handler).serve_forever()
 """
@@ -196,12 +197,19 @@ def test_the_server_is_asked_for_the_same_token(program: Path, tmp_path: Path) -
     with serving(program, tmp_path / "m.gguf") as server:
         assert server.tokens("abc") == [1, 2, 3]
         assert server.rendered([{"role": "user", "content": "x"}]) == "<x>"
-        assert server.reply(probe()) == Reply(-1.75, "so")
-        unheard = Probe(question("?"), "?", (9,), 7, -0.1, "x")
-        assert server.reply(unheard).sureness == -20.0
-        # a part of a letter: nothing is listed for it
-        assert server.reply(Probe(question("?"), "?", (8,), 5, -0.1, "x")).sureness == -0.1
-        assert server.reply(Probe(question("?"), "?", (8,), 7, -0.1, "x")).sureness == -20.0
+
+        def sure(*said: int, prompt: int = 1) -> tuple[float | None, ...]:
+            asked = Probe(question("?"), "?", (prompt,), said, (-0.1,) * len(said), "x")
+            reply = server.reply(asked)
+            assert reply.answer == "so"
+            return reply.sureness
+
+        # 6 is a part of a letter: nothing is listed for it
+        assert sure(5, 6, 8) == (-0.2, None, -9.0)
+        assert sure(5, 7, 8) == (-0.2, -20.0)
+        assert sure(7, 6, 8) == (-1.75,)
+        assert sure(4) == (-20.0,)
+        assert sure(5, prompt=8) == (None,)
     with pytest.raises(TrainError, match="does not answer /health"):
         server.call("/health", timeout=1)
 

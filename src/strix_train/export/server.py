@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from strix_train.errors import TrainError
-from strix_train.export.probes import Probe, Reply
+from strix_train.export.probes import LONGEST, Probe, Reply
 
 _PATIENCE = 300.0
-# What llama.cpp lists of the first token's alternatives; a token that is not among them was out of the question.
+# What llama.cpp lists of a token's alternatives; a token that is not among them was out of the question.
 _LISTED = 100
 _OUT_OF_THE_QUESTION = -20.0
 
@@ -52,7 +52,7 @@ class Server:
         """Return a conversation in the chat template that the file carries."""
         return str(self.call("/apply-template", {"messages": list(messages)})["prompt"])
 
-    def reply(self, probe: Probe, *, max_new_tokens: int = 24) -> Reply:
+    def reply(self, probe: Probe, *, max_new_tokens: int = LONGEST) -> Reply:
         """Return what the file answers to a probe's tokens, greedily."""
         wish = {
             "prompt": list(probe.tokens),
@@ -66,17 +66,23 @@ class Server:
         return Reply(_sureness(said, probe), str(said["content"]).strip())
 
 
-def _sureness(said: Any, probe: Probe) -> float:
-    """Return how sure llama.cpp was of the model's first token.
+def _sureness(said: Any, probe: Probe) -> tuple[float | None, ...]:
+    """Return how sure llama.cpp was of the model's tokens, up to the first where it says another.
 
-    It lists no alternatives for a token that is but a part of a letter; then the same token counts as as sure.
+    It lists no alternatives for a token that is but a part of a letter.
     """
-    first = (said.get("tokens") or [None])[0]
-    listed = (said.get("completion_probabilities") or [{}])[0]
-    if listed.get("id") != first:
-        return probe.sureness if first == probe.first else _OUT_OF_THE_QUESTION
-    found = [float(one["logprob"]) for one in listed.get("top_logprobs") or () if one.get("id") == probe.first]
-    return found[0] if found else _OUT_OF_THE_QUESTION
+    listed = list(said.get("completion_probabilities") or ())
+    found: list[float | None] = []
+    for ours, theirs in zip(probe.said, said.get("tokens") or (), strict=False):
+        here = listed.pop(0) if listed and listed[0].get("id") == theirs else None
+        if here is None:
+            found.append(None if ours == theirs else _OUT_OF_THE_QUESTION)
+        else:
+            tops = {one.get("id"): float(one["logprob"]) for one in here.get("top_logprobs") or ()}
+            found.append(tops.get(ours, _OUT_OF_THE_QUESTION))
+        if ours != theirs:
+            break
+    return tuple(found)
 
 
 @contextmanager

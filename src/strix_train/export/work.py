@@ -186,7 +186,8 @@ def _stem(wish: Wish) -> str:
     if wish.source.run:
         recipe = places.read(wish.source.run / "recipe.resolved.yaml").value
         name = Path(str(recipe.get("model", name))).name if isinstance(recipe, dict) else name
-        name = f"{name}-{wish.source.run.name}"
+        run = wish.source.run.name
+        name = run if run.startswith(name) else f"{name}-{run}"
     return "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name)
 
 
