@@ -29,6 +29,7 @@ COMMANDS = {
     "run": ("strix_finetune.cli.run:run", "Run any command in the image."),
     "shell": ("strix_finetune.cli.run:shell", "Open a shell in the image."),
     "emit": ("strix_finetune.cli.emit:emit", "Print definitions for Distrobox, Quadlet, compose and other tools."),
+    "toolbox": ("strix_finetune.cli.toolbox:toolbox", "Make the image a Toolbx container."),
     "targets": ("strix_finetune.cli.targets:targets", "List the GPU targets."),
     "doctor": ("strix_finetune.cli.doctor:doctor", "Check this host: GPU, rights, kernel, memory, engine, disk."),
     "inspect": ("strix_finetune.cli.inspect:command", "Show which GPU targets a library holds code for."),
