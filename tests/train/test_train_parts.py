@@ -129,3 +129,22 @@ def test_a_curve_is_drawn_of_finite_numbers_only(tmp_path: Path) -> None:
     metrics.write_text('{"step": 1, "loss": 2.0, "grad_norm": 1.0}\n{"step": 2, "loss": 1.0, "grad_norm": "inf"}\n')
     assert loss_curve(metrics, tmp_path / "loss.png", "t")
     assert (tmp_path / "loss.png").stat().st_size > 5000
+
+
+def test_a_checkpoint_that_is_quantized_already(workshop: Workshop) -> None:
+    from dataclasses import replace
+
+    from strix_train.backends.base import Load
+    from strix_train.backends.hf import quantization
+    from strix_train.device import Device
+    from strix_train.names import ModelName
+    from strix_train.recipe.adapter import LowRank
+
+    cpu = Device("cpu", "cpu", "x", "y", 1, True, False)
+    wish = Load(ModelName("llama", str(workshop.path / "models" / "llama"), True), cpu, "bf16", 64, False, 1)
+    assert quantization(wish) is None
+    assert quantization(wish, "mxfp4").dequantize is True
+    four = replace(wish, adapter=LowRank(kind="qlora"))
+    assert quantization(four, "bitsandbytes") is None
+    with pytest.raises(InputError, match="the model's weights are MXFP4, which adapter qlora cannot quantize again"):
+        quantization(four, "mxfp4")

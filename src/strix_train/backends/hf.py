@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from strix_train import ruling
 from strix_train.backends.base import Load
+from strix_train.errors import InputError, Problem
 from strix_train.recipe.adapter import Full, LowRank
 
 
@@ -26,9 +28,23 @@ def weights_of(wish: Load) -> Any:
     return dtype_of(wish.precision)
 
 
-def quantization(wish: Load) -> Any:
-    """Return how the frozen weights are quantized, or None: 4 bits as NF4 with quantized scales, or 8 bits."""
-    if wish.adapter.kind not in ("qlora", "lora8bit"):
+def quantization(wish: Load, written: str = "") -> Any:
+    """Return how the frozen weights are quantized, or None: 4 bits as NF4 with quantized scales, or 8 bits.
+
+    `written`: how the checkpoint itself is quantized. MXFP4, as gpt-oss comes, is turned into 16 bits to be trained;
+    what is quantized by bitsandbytes already is taken as it is.
+    """
+    wanted = wish.adapter.kind in ("qlora", "lora8bit")
+    if written == "mxfp4":
+        if wanted:
+            what = f"the model's weights are MXFP4, which adapter {wish.adapter.kind} cannot quantize again"
+            raise InputError(
+                Problem(what, cure="name a 16-bit or a bnb-4bit copy of the model, or write adapter: lora")
+            )
+        from transformers import Mxfp4Config
+
+        return Mxfp4Config(dequantize=True)
+    if not wanted or written == "bitsandbytes":
         return None
     from transformers import BitsAndBytesConfig
 
@@ -40,6 +56,26 @@ def quantization(wish: Load) -> Any:
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=dtype_of(wish.precision),
     )
+
+
+# Modules for pictures and sound, by any part of their names: training on text never reaches them.
+_NO_WORDS = r"(.*\.)?[^.]*(vision|visual|image|audio|multi_modal)[^.]*(\..*)?"
+
+
+def left_alone(model: Any, adapter: LowRank) -> str | None:
+    """Return the pattern of modules that all-linear must not mean, or None where the model has none of them."""
+    if adapter.targets != "all-linear":
+        return None
+    return _NO_WORDS if any(re.fullmatch(_NO_WORDS, name) for name, _ in model.named_modules()) else None
+
+
+def _written(wish: Load) -> str:
+    """Return how the checkpoint is quantized, by its config.json; empty where it is not."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(wish.model.source, local_files_only=wish.model.local)
+    found = getattr(config, "quantization_config", None) or {}
+    return str(found.get("quant_method", "") if isinstance(found, dict) else getattr(found, "quant_method", ""))
 
 
 @contextmanager
@@ -85,7 +121,7 @@ class PlainBackend:
             dtype=weights_of(wish),
             device_map={"": wish.device.torch},
             local_files_only=wish.model.local,
-            quantization_config=quantization(wish),
+            quantization_config=quantization(wish, _written(wish)),
             **ruling.loading(wish.rules),
             **more,
         )
@@ -117,6 +153,7 @@ class PlainBackend:
                 lora_alpha=adapter.alpha,
                 lora_dropout=adapter.dropout,
                 target_modules=adapter.targets,
+                exclude_modules=left_alone(model, adapter),
                 use_rslora=adapter.kind == "rslora",
                 use_dora=adapter.kind == "dora",
                 bias="none",

@@ -9,7 +9,7 @@ from typing import Any
 
 from strix_train import ruling
 from strix_train.backends.base import Load
-from strix_train.backends.hf import dtype_of, weights_of
+from strix_train.backends.hf import dtype_of, left_alone, weights_of
 from strix_train.recipe.adapter import Full, LowRank
 
 
@@ -63,6 +63,7 @@ class UnslothBackend:
             lora_alpha=adapter.alpha,
             lora_dropout=adapter.dropout,
             target_modules=adapter.targets,
+            exclude_modules=left_alone(model, adapter),
             bias="none",
             use_gradient_checkpointing=self._recompute(wish),
             random_state=wish.seed,
