@@ -108,6 +108,8 @@ def test_a_quadlet_with_a_command_is_a_job() -> None:
     made = unit(text("quadlet", command=("train", "a b.yaml", "--set", 'x=100% "$y"')))
     assert made["Service"]["Type"] == ["oneshot"]
     assert made["Container"]["Exec"] == [r'train "a b.yaml" --set "x=100%% \"$$y\""']
+    # pulling is the other unit's, so nothing limits how long a run takes
+    assert "TimeoutStartSec" not in unit(text("quadlet", image=REMOTE, command=("train",)))["Service"]
     assert "Type" not in unit(text("quadlet"))["Service"]
 
 
@@ -329,6 +331,11 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     said = capsys.readouterr().out
     assert f"Volume={tmp_path}:{tmp_path}" in said
     assert re.findall(r"^# file: (\S+)$", said, re.M) == ["strix-finetune.container", "strix-finetune.image"]
+    assert main(["emit", "quadlet", "-t", "gfx1151", "--image", REMOTE, "-o", "work.container"]) == 0
+    assert unit((tmp_path / "work.container").read_text())["Container"]["Image"] == ["work.image"]
+    assert (tmp_path / "work.image").is_file()
+    assert main(["emit", "quadlet", "-t", "gfx1151", "--name", "a", "-o", "work.container"]) == 2
+    assert "leave --name a out" in capsys.readouterr().err
     assert main(["emit", "compose", "-t", "cpu", "-o", "compose.yaml"]) == 0
     assert yaml.safe_load((tmp_path / "compose.yaml").read_text())["services"]["strix-finetune"]["image"].endswith(
         ":cpu"

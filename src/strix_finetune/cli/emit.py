@@ -94,6 +94,11 @@ def emit(
         if parameter not in KINDS[kind].options:
             said = "a command" if parameter == "command" else f"--{parameter.replace('_', '-')}"
             raise InputError(f"{said} means nothing for {kind}", cure="leave it out")
+    if kind == "quadlet" and output and not output.is_dir():
+        # units name each other by their files
+        if "name" in given and name != output.stem:
+            raise InputError(f"the unit in {output} would be called {output.stem}", cure=f"leave --name {name} out")
+        name = output.stem
     if user and not re.fullmatch(r"\d+:\d+", user):
         raise InputError(f"--user cannot be '{user}'", cure="give numbers, UID:GID")
     if kind in ("compose", "devcontainer") and engine == "podman" and group:
