@@ -6,6 +6,7 @@ import configparser
 import json
 import os
 import re
+import shlex
 import subprocess
 import tomllib
 from pathlib import Path
@@ -345,6 +346,26 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert main(["emit", "compose", "-t", "cpu", "-o", "compose.yaml"]) == 2
     assert "compose.yaml: was not made by emit" in capsys.readouterr().err
     assert main(["emit", "compose", "-t", "cpu", "-o", "compose.yaml", "--force"]) == 0
+
+
+def test_every_command_of_the_documentation_does_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (FOLDER.parent / "docs/containers.md").read_text()
+    commands = [shlex.split(line) for line in re.findall(r"^strix-finetune (emit .*)$", page, re.M)]
+    assert {command[1] for command in commands} == set(KINDS)
+    # the docs say which of them need the groups; the others must not
+    monkeypatch.setattr("strix_finetune.hostgpu.devices", lambda: ())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "token").touch()
+    for command in commands:
+        assert main(command) == 0, (command, capsys.readouterr().err)
+        written = tmp_path / command[command.index("-o") + 1]
+        assert not edited(written.read_text())
+    # nothing is written twice, and only what the page names
+    names = {command[command.index("-o") + 1] for command in commands}
+    assert {path.name for path in tmp_path.iterdir()} == names | {"token", "night.image"}
+    assert len(names) == len(commands)
 
 
 @pytest.mark.parametrize(
