@@ -26,24 +26,24 @@ relaid = Path("/opt/rccl/lib/librccl.so.1").resolve()
 thorough = os.environ["STRIX_LAYER"] == "pytorch"
 # wherever Python looks, so that a second torch is seen that hides the first
 have = [item for folder in dict.fromkeys(sys.path) for item in guard.installed(Path(folder))]
-faults = guard.version_faults(have, locked)
-faults += guard.foreign_distributions(have)
-faults += guard.torch_faults(have)
+# the last line is what people see first, so the causes stand behind what only follows from them
+signs, foreign = [], guard.foreign_libraries([Path("/usr"), Path("/opt")])
+causes = guard.version_faults(have, locked)
 if sets:
     for item in have:
         if item.name in locked:
             # torch's own RCCL gives way to the one that this project compiled
             ours = [path for path in site.glob("**/librccl.so*") if path.is_symlink() and path.resolve() == relaid]
-            faults += guard.record_faults(item, contents=thorough, allowed=ours if item.name == "torch" else ())
-    faults += guard.triton_faults(have, site)
-    faults += guard.pack_faults(have, site, target)
+            signs += guard.record_faults(item, contents=thorough, allowed=ours if item.name == "torch" else ())
+    signs += guard.triton_faults(have, site)
+    causes += guard.pack_faults(have, site, target)
     if thorough:
-        faults += guard.kpack_faults(site, target, guard.reading(inspect, CodeObjectError))
-    if thorough and not faults:
-        faults += guard.torch_code_faults(site, target, guard.reading(inspect, CodeObjectError))
-foreign, count = guard.foreign_libraries([Path("/usr"), Path("/opt")])
-faults += foreign
-if faults:
+        signs += guard.kpack_faults(site, target, guard.reading(inspect, CodeObjectError))
+    if thorough and not signs + causes:
+        causes += guard.torch_code_faults(site, target, guard.reading(inspect, CodeObjectError))
+causes += guard.foreign_distributions(have)
+causes += guard.torch_faults(have)
+if faults := [*signs, *foreign[0], *causes]:
     sys.exit("\n".join(f"torch: {fault}" for fault in faults))
 
 torch = guard.torch_version()
@@ -57,4 +57,4 @@ if faults:
     sys.exit("\n".join(f"torch: {fault}" for fault in faults))
 code = f", code for {target} alone" if thorough else ""
 build = f"HIP {torch.hip}{code}" if torch.hip else "without GPU support"
-print(f"torch {torch.version} ({build}) is the only one; {count} files, none for another maker's GPU")
+print(f"torch {torch.version} ({build}) is the only one; {foreign[1]} files, none for another maker's GPU")
