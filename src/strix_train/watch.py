@@ -121,7 +121,7 @@ class Watch:
         if self.main:
             self._write("metrics.jsonl", row)
             for tracker in self.trackers:
-                tracker.numbers(step, {name: value for name, value in row.items() if isinstance(value, (int, float))})
+                tracker.numbers(step, {name: value for name, value in _numbers(row) if name != "step"})
         verdict = self.guard.look(step, loss, norm, left_out=self._left_out())
         if verdict:
             raise self.stop(verdict)

@@ -68,6 +68,27 @@ def scenarios(workshop: Workshop) -> Iterator[tuple[str, tuple[str, list[str]]]]
     )
     for backend in ("unsloth", "hf"):
         yield f"whole-{backend}", (backend, ["long.yaml"])
+    # asking in between must change nothing of what is learned
+    asked = [
+        "samples.every=5",
+        "samples.max_new_tokens=6",
+        'samples.ask=[{prompt: "What follows red?"}, {prompt: Blue}]',
+    ]
+    for backend in ("unsloth", "hf"):
+        yield f"sampled-{backend}", (backend, ["long.yaml", *settings(*asked)])
+    # the rate rises until what was learned is lost
+    workshop.recipe(
+        "rising",
+        schedule__learning_rate=0.3,
+        schedule__steps=200,
+        schedule__warmup=200,
+        precision="fp32",
+        checkpoints={"every": 3, "keep": 1},
+        guard={"spike": 1.5},
+    )
+    yield "spiked", ("hf", ["rising.yaml"])
+    ended = ["data.eval=eval.jsonl", "schedule.steps=6", "evaluation.every=2", "export=[merged]"]
+    yield "exported", ("hf", ["short.yaml", *settings(*ended)])
     for name, family in SHIPPED.items():
         words = [str(ROOT / "recipes" / f"{name}.yaml")]
         yield (

@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from workshop import ROOT, Workshop, metrics, report
 
+from strix_train.errors import InputError
+from strix_train.export import tools as finding
+from strix_train.export.server import serving
+
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
@@ -77,6 +81,35 @@ def test_the_demo_learns_its_facts(workshop: Workshop, demo: Path) -> None:
     assert (text.code, text.err) == (0, "")
     assert "419" in text.out
     assert len(text.out.splitlines()) == 1
+
+
+def test_the_demo_answers_from_gguf_files(workshop: Workshop, demo: Path) -> None:
+    """Made of the run of the test before, and loaded by llama.cpp: with their own tokenizer and their own template."""
+    run = workshop.path / "demo-run"
+    if not (run / "status.json").is_file():
+        pytest.skip("the demo was not trained")
+    try:
+        tools = finding.find("q4_k_m")
+    except InputError as error:
+        pytest.skip(str(error))
+    assert tools.server
+    kinds = ("q8_0", "q4_k_m")
+    for done in workshop.several([["export", "demo-run", "--as", "gguf", "--quant", kind] for kind in kinds]):
+        assert done.code == 0, done.err
+        assert "8 of 8 questions right" in done.out
+    asked = [{"role": "user", "content": "How many steps are in the bell tower of Tarnwick?"}]
+    for kind in kinds:
+        folder = run / "export" / f"gguf-{kind}"
+        (gguf,) = folder.glob("*.gguf")
+        with serving(tools.server, gguf) as server:
+            said = server.call("/v1/chat/completions", {"messages": asked, "temperature": 0, "max_tokens": 24})
+        assert "419" in said["choices"][0]["message"]["content"]
+        assert json.loads((folder / "export.json").read_text())["comparison"]["distance"] < 0.1
+        words = (folder / "Modelfile").read_text()
+        assert words.startswith(f"FROM ./{gguf.name}\n")
+        assert '{{ if eq .Role "user" }}<|im_start|>user\n{{ .Content }}<|im_end|>\n{{ end }}' in words
+        assert 'PARAMETER stop "<|im_end|>"' in words
+    assert "gguf-q4_k_m" in (run / "report.html").read_text()
 
 
 def test_a_plain_model_folder_answers(workshop: Workshop, demo: Path) -> None:
