@@ -29,7 +29,7 @@ PACKAGES = (
     # what the others are written for; nothing is configured, so nothing brings it by itself
     *("base-files", "base-passwd", "bash", "coreutils", "dash", "findutils", "grep", "hostname", "libc-bin", "mawk"),
     *("sed", "util-linux"),
-    *("podman", "distrobox", "docker-compose", "kmod", "shellcheck", "systemd", "udev"),
+    *("podman", "podman-compose", "distrobox", "docker-compose", "kmod", "shellcheck", "systemd", "udev"),
 )
 USER = "4321:4322"
 Tools = Callable[..., str]
@@ -178,6 +178,22 @@ def test_the_devcontainer_program_starts_it_as_the_caller(tmp_path: Path, docker
         found = said("docker", "ps", "--all", "--quiet", "--filter", f"label={label}").split()
         if found:
             said("docker", "rm", "--force", *found)
+
+
+def test_podman_compose_says_it_to_podman(tools: Tools, tmp_path: Path) -> None:
+    """Podman in a container of another engine cannot run one, so this reads what it would be told."""
+    emit("compose", "-t", "gfx1151", "--engine", "podman", "--selinux", "-o", str(tmp_path / "compose.yaml"))
+    program = """case $1 in run) printf '%s\\n' "$@" ;; --version) exec /usr/bin/podman --version ;; esac"""
+    (tmp_path / "podman").write_text(f"#!/bin/sh\n{program}\n")
+    (tmp_path / "podman").chmod(0o755)
+    words = tools("PATH=$PWD:$PATH podman-compose run --rm strix-finetune train recipe.yaml").splitlines()
+    for flag, value in (("--userns", "keep-id"), ("--group-add", "keep-groups"), ("--security-opt", "label=disable")):
+        assert words[words.index(flag) + 1] == value
+    # a pod and a user namespace of its own cannot be had together
+    assert not [word for word in words if word.startswith("--pod")]
+    assert "/root/.cache/huggingface:/hub:rw" in words
+    assert [word for word in words if word.startswith("/dev/")] == ["/dev/kfd:/dev/kfd", "/dev/dri:/dev/dri"]
+    assert words[-3:] == ["localhost/strix-finetune:gfx1151", "train", "recipe.yaml"]
 
 
 def test_udev_and_modprobe_read_the_snippets(tools: Tools, tmp_path: Path) -> None:
