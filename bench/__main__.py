@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 
-from bench import bare, cold, edit, noop, rccl, size
+from bench import bare, check, cold, edit, noop, rccl, size
 
 BENCHES = {
     "noop": noop.main,
@@ -17,6 +17,7 @@ BENCHES = {
     "rccl": rccl.main,
     "rccl-full": rccl.full,
     "bare": bare.main,
+    "check": check.main,
 }
 
 

@@ -178,6 +178,8 @@ def _with_end(end: int, whole: str, ids: list[int], offsets: list[Span], text: T
     """Return `end` moved behind the token that ends the turn, so that the model learns to stop."""
     for token, (start, stop) in zip(ids, offsets, strict=True):
         if start < end:
+            if stop == end and text.is_end(token):
+                return end  # the turn's own end is in it already
             continue
         if text.is_end(token):
             return stop

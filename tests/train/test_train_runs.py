@@ -285,3 +285,31 @@ def test_several_processes_need_one_folder(workshop: Workshop) -> None:
     done = workshop.train("two.yaml", env={"RANK": "0", "WORLD_SIZE": "2"})
     assert done.code == 2
     assert "several processes train together; give them one folder with --run-dir" in done.err
+
+
+def test_processes_with_other_rows_do_not_train_together(workshop: Workshop) -> None:
+    """Each node reads its own files: what differs is told by every process before the first step."""
+    tiny.write_rows(workshop.path / "rows-0.jsonl", tiny.rows(24))
+    tiny.write_rows(workshop.path / "rows-1.jsonl", tiny.rows(24)[::-1])
+    script = workshop.path / "apart.py"
+    script.write_text(
+        "import os, sys\nfrom strix_train.__main__ import main\n"
+        "rows = f'data.train=rows-{os.environ[\"RANK\"]}.jsonl'\n"
+        "sys.exit(main(['two.yaml', '--run-dir', 'apart', '--set', 'backend=hf', '--set', rows]))\n"
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29647"]
+    done = subprocess.run(
+        [*torchrun, str(script)],
+        cwd=workshop.path,
+        env=workshop.environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode != 0
+    told = [line for line in done.stderr.splitlines() if line.startswith("train: ")]
+    sentence = "process 1 has other rows than process 0; give every node the same files and the same recipe"
+    assert len(told) == 2
+    assert all(line.endswith(sentence) for line in told), told
+    assert not (workshop.path / "apart" / "metrics.jsonl").exists()

@@ -57,7 +57,8 @@ def read(path: Path, faults: Faults) -> Iterator[ColumnRecord]:
                 number += 1
                 yield ColumnRecord(value, str(path), number)
     except OSError as error:
-        raise InputError(Problem(f"cannot be read: {error.strerror or _first(error)}", at(path))) from None
+        what = f"cannot be read: {error.strerror or _first(error)}"
+        raise InputError(Problem(what, at(path), "write or fetch the file again")) from None
     except pa.ArrowException as error:
         what = f"is not a whole {path.suffix[1:]} file: {_first(error)}"
         raise InputError(Problem(what, at(path), "write or fetch the file again")) from None

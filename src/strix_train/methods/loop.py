@@ -168,6 +168,24 @@ def _joined(job: Job, trainer: Any, watch: Watch) -> None:
             f"{job.world} processes were started and {trainer.args.world_size} train together",
             cure="start them with torchrun, and look at the backends that this PyTorch has",
         )
+    if job.world > 1:
+        _same_rows(job)
+
+
+def _same_rows(job: Job) -> None:
+    """Check that every process has taken the same rows. Raises InputError, in all of them."""
+    import torch
+
+    plan = job.plan
+    mine = (plan.train.fingerprint, plan.evaluation.fingerprint if plan.evaluation else "")
+    found: list[tuple[str, str]] = [mine] * job.world
+    torch.distributed.all_gather_object(found, mine)
+    other = next((rank for rank, each in enumerate(found) if each != found[0]), 0)
+    if other:
+        which = "data.train" if found[other][0] != found[0][0] else "data.eval"
+        what = f"process {other} has other rows than process 0"
+        cure = "give every node the same files and the same recipe"
+        raise InputError(Problem(what, plan.loaded.place(*which.split(".")), cure))
 
 
 def one_device(job: Job, arguments: Any) -> Any:
