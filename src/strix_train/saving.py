@@ -43,22 +43,26 @@ class Room:
     folder: Path
     free: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
 
-    def make(self, needed: int) -> None:
-        """Check that `needed` bytes fit; drop all but the newest checkpoint where that helps. Raises TrainError."""
+    def make(self, needed: int, spare: int = -1) -> None:
+        """Check that `needed` bytes fit; drop all but the newest checkpoint where that helps. Raises TrainError.
+
+        `spare`: the newest checkpoint up to this step stays, too.
+        """
         if self._fits(needed):
             return
-        checkpoints.prune(self.folder, keep=1)
+        checkpoints.prune(self.folder, keep=1, spare=spare)
         if not self._fits(needed):
             raise TrainError(
                 f"a checkpoint needs about {gigabytes(needed)} and the disk of {self.folder} has "
-                f"{gigabytes(self.free(self._existing()))} left",
+                f"{gigabytes(self.free(self.existing()))} left",
                 cure="make room and add --resume",
             )
 
     def _fits(self, needed: int) -> bool:
-        return self.free(self._existing()) >= needed + _SPARE
+        return self.free(self.existing()) >= needed + _SPARE
 
-    def _existing(self) -> Path:
+    def existing(self) -> Path:
+        """Return the folder, or the nearest one above it that is there."""
         folder = self.folder
         while not folder.exists():
             folder = folder.parent
@@ -66,10 +70,15 @@ class Room:
 
 
 class Saver:
-    """Carries a checkpoint through; one for each process. `main`: the process that writes what is shared."""
+    """Carries a checkpoint through; one for each process. `main`: the process that writes what is shared.
 
-    def __init__(self, folder: Path, *, main: bool, world: int, room: Room | None = None) -> None:
-        self.folder, self.main, self.world = folder, main, world
+    `spare` returns the step up to which the newest checkpoint must stay, whatever happens; -1 for none.
+    """
+
+    def __init__(
+        self, folder: Path, *, main: bool, world: int, room: Room | None = None, spare: Callable[[], int] = lambda: -1
+    ) -> None:
+        self.folder, self.main, self.world, self.spare = folder, main, world, spare
         self.room = room or Room(folder)
         self.writing = False
 
@@ -77,7 +86,7 @@ class Saver:
         """Let `write` write the checkpoint aside, then publish it. A failure leaves nothing half-written."""
         step = int(trainer.state.global_step)
         if self.main:
-            self.room.make(checkpoint_bytes(trainer.model, trainer.optimizer))
+            self.room.make(checkpoint_bytes(trainer.model, trainer.optimizer), self.spare())
             checkpoints.clear(self.folder)
         self._together()
         self.writing = True
@@ -88,9 +97,10 @@ class Saver:
                 checkpoints.publish(self.folder, step, world=self.world, epoch=trainer.state.epoch)
             self._together()
         except BaseException as error:
+            full = self._full(error)  # before what was written makes room again
             if self.main:
                 checkpoints.clear(self.folder)
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if full:
                 raise TrainError(
                     f"the disk of {self.folder} is full, so the checkpoint of step {step} was not kept",
                     cure="make room and add --resume",
@@ -98,6 +108,14 @@ class Saver:
             raise
         finally:
             self.writing = False
+
+    def _full(self, error: BaseException) -> bool:
+        """Whether the disk was full: libraries tell it as an OSError, in words, or not at all."""
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        text = str(error)
+        unsaid = isinstance(error, RuntimeError) and "PytorchStreamWriter" in text
+        return "No space left on device" in text or (unsaid and self.room.free(self.room.existing()) < _SPARE)
 
     def _together(self) -> None:
         if self.world > 1:

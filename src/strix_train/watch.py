@@ -184,9 +184,13 @@ class Watch:
     def saved(self) -> None:
         """Drop the checkpoints that need not stay. While the loss looks suspicious, the one before stays as well."""
         if self.main:
-            since = self.guard.suspicious_since
             keep = self.job.plan.loaded.recipe.checkpoints.keep
-            checkpoints.prune(self.job.folder.checkpoints, keep, spare=-1 if since is None else since - 1)
+            checkpoints.prune(self.job.folder.checkpoints, keep, spare=self.spare())
+
+    def spare(self) -> int:
+        """Return the last step before the loss became suspicious, -1 while it is not."""
+        since = self.guard.suspicious_since
+        return -1 if since is None else since - 1
 
     def stopping(self) -> bool:
         """Whether this step is the last one, since a signal came to one of the processes."""

@@ -82,7 +82,9 @@ class Calls:
 def trainer(folder: Path, step: int, calls: Calls | None = None, free: int = 10**12) -> Any:
     calls = calls or Calls()
     saver = Saver(folder, main=True, world=1, room=Room(folder, lambda path: free))
-    return with_saver(Base, saver, calls.looked.append, calls.before_save)(step, folder)
+    made = with_saver(Base, saver, calls.looked.append, calls.before_save)(step, folder)
+    made.saver = saver
+    return made
 
 
 def test_a_checkpoint_gets_its_name_when_it_is_whole(tmp_path: Path) -> None:
@@ -106,9 +108,18 @@ def test_a_failure_leaves_nothing_half_written(tmp_path: Path, error: BaseExcept
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-3", "checkpoint-4"]
 
 
-def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
-    made = trainer(tmp_path, 3)
-    made.fail = OSError(errno.ENOSPC, "No space left on device")
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        RuntimeError("[enforce fail at inline_container.cc:873] . PytorchStreamWriter failed writing file data/3"),
+    ],
+)
+def test_a_full_disk_is_a_sentence(tmp_path: Path, error: Exception) -> None:
+    made = trainer(tmp_path, 3, free=65 * MIB)
+    made.fail = error
+    made.saver.room.free = lambda path: 0 if any(path.rglob("*.safetensors")) else 65 * MIB
     with pytest.raises(TrainError, match=r"is full, so the checkpoint of step 3 was not kept; make room and add --res"):
         made._save_checkpoint(None, None)
     assert list(tmp_path.iterdir()) == []
@@ -134,6 +145,11 @@ def test_older_checkpoints_give_way_and_the_newest_stays(tmp_path: Path) -> None
     room = Room(tmp_path, lambda path: (200 if len(checkpoints.folders(tmp_path)) == 1 else 20) * MIB)
     room.make(100 * MIB)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-3"]
+    for step in (4, 5):
+        trainer(tmp_path, step)._save_checkpoint(None, None)
+    with pytest.raises(TrainError):
+        room.make(100 * MIB, spare=3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-3", "checkpoint-5"]
 
 
 def test_what_may_not_be_kept_is_not_written(tmp_path: Path) -> None:
