@@ -76,7 +76,7 @@ def carry_out(job: Job, setup: Setup) -> Outcome:
         else ()
     )
     watch = Watch(job, setup.proof, _guard(job, began), sampling, following)
-    saver = Saver(folder.checkpoints, main=job.rank == 0, world=job.world)
+    saver = Saver(folder.checkpoints, main=job.rank == 0, world=job.world, spare=watch.spare)
     trainer = setup.build(lambda base: with_saver(base, saver, setup.proof.look, watch.before_save))
     watch.trainer, sampling.model = trainer, model
     _joined(job, trainer, watch)
