@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from strix_finetune.engine.podman_conf import HostFacts, configuration
+from tests.e2e.somebody import somebody
 from tests.e2e.stranger import TRAINING, Stranger
 
 # the target without ROCm: what Podman does with that is the same, and RCCL is not compiled a second time
@@ -56,6 +60,83 @@ def test_toolbox_create_and_run(stranger: Stranger, podman_env: dict[str, str]) 
         assert "/opt/venv/bin/train" in in_root(stranger, *inside, "sh", "-lc", "command -v train", env=env)
     finally:
         stranger.run("podman", "rm", "--force", "--time", "0", name, env=podman_env)
+
+
+def test_toolbox_create_alone_works_after_setup(stranger: Stranger, podman_env: dict[str, str]) -> None:
+    """docs/toolbox.md: nothing is said but the name, and no shell is in the environment for setup."""
+    name = f"strix-e2e-setup-{os.getpid()}"
+    conf = stranger.home / ".config/containers/toolbox.conf"
+    conf.parent.mkdir(parents=True, exist_ok=True)
+    own = "# mine\n[general]\n"
+    conf.write_text(own)
+    try:
+        assert IMAGE in stranger.strix("toolbox", "setup", "--target", TARGET)
+        stranger.run("toolbox", "create", name, env=podman_env)
+        image = stranger.run("podman", "inspect", "--format", "{{.ImageName}}", name, env=podman_env)
+        assert image.strip() == IMAGE
+        assert "strix-train" in in_root(
+            stranger, "toolbox", "run", "--container", name, "train", "--version", env=podman_env
+        )
+    finally:
+        stranger.run("podman", "rm", "--force", "--ignore", "--time", "0", name, env=podman_env)
+    stranger.strix("toolbox", "setup", "--undo")
+    assert conf.read_text() == own
+
+
+def test_toolbox_create_and_refresh_in_one_step(stranger: Stranger, podman_env: dict[str, str]) -> None:
+    name = f"strix-e2e-box-{os.getpid()}"
+    options = ("--target", TARGET)
+    try:
+        assert f"created {name} of {IMAGE}" in stranger.strix("toolbox", "create", *options, name)
+        first = stranger.run("podman", "inspect", "--format", "{{.Id}}", name, env=podman_env)
+        said = stranger.strix("toolbox", "refresh", *options, "--force", name)
+        assert "tested: strix-train" in said
+        assert stranger.run("podman", "inspect", "--format", "{{.Id}}", f"{name}-before", env=podman_env) == first
+        assert stranger.run("podman", "inspect", "--format", "{{.Id}}", name, env=podman_env) != first
+        said = entered(stranger, name, podman_env)
+        assert "GPU: " in said
+        assert "next: train recipes" in said
+    finally:
+        for each in (name, f"{name}-before", f"{name}-new"):
+            stranger.run("podman", "rm", "--force", "--ignore", "--time", "0", each, env=podman_env)
+
+
+def entered(stranger: Stranger, name: str, env: dict[str, str]) -> str:
+    """What a person sees on a terminal who enters a container."""
+    code = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]))"
+    return in_root(stranger, sys.executable, "-c", code, "toolbox", "run", "-c", name, "bash", "-lic", "exit", env=env)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a user; a normal user's own tests are the ones above")
+def test_a_normal_user_trains_in_a_toolbox_and_owns_what_comes_of_it(stranger: Stranger) -> None:
+    """Rootless Podman, no access to Docker, no SHELL in the environment; the image comes by a pipe."""
+    stranger.strix("fetch", "demo")
+    with somebody(stranger.clone) as user:
+        with subprocess.Popen(["docker", "save", IMAGE], stdout=subprocess.PIPE) as save:
+            assert save.stdout
+            user.run("podman", "load", "--quiet", stdin=save.stdout.fileno())
+        assert save.returncode == 0
+        cache = user.home / ".cache/strix-finetune/models"
+        user.run("mkdir", "-p", str(cache))
+        shutil.copytree(stranger.home / ".cache/strix-finetune/models/demo", cache / "demo")
+        user.strix("toolbox", "setup", "--target", TARGET)
+        said = user.strix("toolbox", "create", "--target", TARGET)
+        assert "costs a rootless user a copy of it: 1." in said
+        assert "created strix-finetune of" in said
+        user.run("podman", "rm", "--force", "--time", "0", "strix-finetune")
+        user.toolbox("create", "strix-finetune")
+        inside = ("run", "--container", "strix-finetune")
+        assert user.toolbox(*inside, "id", "-u").strip() == str(user.uid)
+        settings = ("--set", "schedule.steps=2", "--set", "questions=null", "--run-dir", "run")
+        user.toolbox(*inside, "train", "demo", *settings)
+        made = list((user.home / "run").rglob("*"))
+        assert [path for path in made if path.name == "adapter_model.safetensors"]
+        assert {path.stat().st_uid for path in made} == {user.uid}
+        user.run("podman", "rm", "--force", "--time", "0", "strix-finetune")
+        # the launcher, too, with keep-id
+        user.strix("train", "--engine", "podman", "--target", TARGET, "demo", *settings[:-1], "run2")
+        made = list((user.home / "run2").rglob("*"))
+        assert {path.stat().st_uid for path in made} == {user.uid}
 
 
 def in_root(stranger: Stranger, *command: str, env: dict[str, str]) -> str:
