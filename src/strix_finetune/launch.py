@@ -149,7 +149,9 @@ def plan(
         unconfined=unconfined,
         attended=True,
     )
-    folders = (host.models, host.hub, host.compiled, *recipe.writes)
+    # what lies in the project `train` makes itself, or not, as in a dry run
+    outside = (path for path in recipe.writes if not _within(path, host.workdir))
+    folders = (host.models, host.hub, host.compiled, *outside)
     return Launch(request, folders, tuple(_notes(host, unconfined=unconfined)))
 
 

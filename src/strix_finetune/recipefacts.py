@@ -41,7 +41,7 @@ def find(word: str, arguments: Sequence[str], workdir: Path, recipes: Path, mode
     path that is missing.
     """
     own = Path(word)
-    path = workdir / own
+    path = Path(os.path.normpath(workdir / own))
     if path.is_file():
         argument, reads = str(path), [path]
     elif own.suffix or "/" in word or path.is_dir():
@@ -58,17 +58,34 @@ def find(word: str, arguments: Sequence[str], workdir: Path, recipes: Path, mode
             )
     settings, run, resume = _options(arguments)
     loaded = _load(path, settings)
-    if reads:
-        reads += _data(loaded)
+    # what lies beside a recipe of ours is in the image, too
+    own_file = bool(reads)
+    reads += [each for each in _data(loaded) if own_file or not each.is_relative_to(recipes)]
     reads += _model(loaded, models)
     writes = _writes(workdir / (run or loaded.recipe.output), exists=resume and bool(run))
     return RecipeFacts(argument, tuple(dict.fromkeys(each for path in reads for each in with_targets(path))), writes)
 
 
+def of_words(words: Sequence[str], workdir: Path) -> RecipeFacts:
+    """What other commands of `train` may read and write: each word that is a path, or is in a folder that there is."""
+    reads: list[Path] = []
+    writes: list[Path] = []
+    for word in (each.rpartition("=")[2] for each in words):
+        path = Path(os.path.normpath(workdir / word))
+        if path.is_file():
+            reads.append(path)
+        elif path.is_dir():
+            writes.append(path)
+        elif "/" in word and path.parent.is_dir() and path.parent != path:
+            writes.append(path.parent)
+    return RecipeFacts("", tuple(reads), tuple(path for path in writes if path != Path("/")))
+
+
 def with_targets(path: Path) -> Iterator[Path]:
     """A path and where its links lead: a link in a mounted folder is of no use without what it points at."""
-    yield path
     real = path.resolve()
+    path = Path(os.path.normpath(path))  # `..` would seem to lie in the folder that it leaves
+    yield path
     if real != path:
         yield real
     if real.is_dir():
@@ -174,4 +191,4 @@ def _writes(folder: Path, *, exists: bool) -> tuple[Path, ...]:
         raise InputError(Problem(f"{nearest} is not a folder, and the run needs one", cure="name another folder"))
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise InputError(Problem(f"{nearest} is not yours to write to", cure="name another folder for the run"))
-    return (folder,)
+    return tuple(dict.fromkeys((folder, folder.resolve())))

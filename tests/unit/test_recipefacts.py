@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from strix_finetune.errors import InputError
-from strix_finetune.recipefacts import RecipeFacts, find
+from strix_finetune.recipefacts import RecipeFacts, find, of_words
 
 RECIPE = """\
 model: ./model
@@ -31,6 +31,7 @@ def place(tmp_path: Path) -> Path:
     (project / "mine.yaml").write_text(RECIPE)
     (tmp_path / "recipes/data").mkdir(parents=True)
     (tmp_path / "recipes/demo.yaml").write_text("model: demo\ndata: data/x.jsonl\nschedule: {steps: 1}\n")
+    (tmp_path / "recipes/data/x.jsonl").write_text("")
     (tmp_path / "models/demo").mkdir(parents=True)
     (tmp_path / "models/demo/config.json").write_text("{}")
     return tmp_path
@@ -56,6 +57,10 @@ def test_a_name_of_ours_needs_the_model_alone(place: Path) -> None:
     assert facts.argument == "/opt/strix-finetune/recipes/demo.yaml"
     assert facts.reads == (place / "models/demo",)
     assert "STRIX_MODELS" not in os.environ
+    rows = place / "project/rows.jsonl"
+    assert look(place, "demo", f"--set=data={rows}").reads == (rows, place / "models/demo")
+    # the same file by its path is a file of the user's, and so is what lies beside it
+    assert place / "recipes/data/x.jsonl" in look(place, "../recipes/demo.yaml").reads
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "eval.jsonl", "questions.jsonl"])
@@ -107,9 +112,24 @@ def test_links_are_followed_out_of_what_is_mounted(place: Path) -> None:
     rows.unlink()
     rows.symlink_to(outside / "rows.jsonl")
     (place / "project/model/weights").symlink_to("../../outside/blob")
-    reads = look(place, "mine.yaml").reads
-    assert outside / "rows.jsonl" in reads
-    assert outside in reads
+    (place / "project/runs").symlink_to(outside)
+    facts = look(place, "mine.yaml")
+    assert outside / "rows.jsonl" in facts.reads
+    assert outside in facts.reads
+    assert facts.writes == (place / "project/runs", outside)
+
+
+def test_words_of_other_commands_that_are_paths(place: Path) -> None:
+    project = place / "project"
+    words = ("export", "../models/demo", "--as", "gguf", f"--to={place}/new", "rows.jsonl", "/no/such/folder/x", "/new")
+    assert of_words(words, project) == RecipeFacts("", (project / "rows.jsonl",), (place / "models/demo", place))
+
+
+def test_what_lies_above_is_not_taken_for_something_in_the_project(place: Path) -> None:
+    (place / "rows.jsonl").write_text("")
+    (place / "project/mine.yaml").write_text(RECIPE.replace("rows.jsonl", "../rows.jsonl"))
+    assert place / "rows.jsonl" in look(place, "mine.yaml").reads
+    assert look(place, "../project/mine.yaml").argument == str(place / "project/mine.yaml")
 
 
 def test_where_a_run_goes_must_be_a_folder_of_ones_own(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

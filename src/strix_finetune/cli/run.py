@@ -95,10 +95,7 @@ def train_in_image(
         models = Path(os.environ.get("STRIX_MODELS") or folders.cache / "models").absolute()
         facts = recipefacts.find(rest[0], rest[1:], Path.cwd(), folders.recipes, models)
         return launch(options, [*before, facts.argument, *rest[1:]], facts, only_print=only_print, wishes=wishes)
-    paths = tuple(Path(word).absolute() for word in rest if not word.startswith("-") and Path(word).exists())
-    facts = recipefacts.RecipeFacts(
-        reads=tuple(path for path in paths if path.is_file()), writes=tuple(path for path in paths if path.is_dir())
-    )
+    facts = recipefacts.of_words(rest, Path.cwd())
     return launch(options, [*before, *rest], facts, only_print=only_print, wishes=wishes)
 
 
@@ -140,6 +137,8 @@ def launch(
 
             made = plan(*arguments, host, engine.info, recipe or NOTHING, wishes or USUAL, key)
             _tell(made.notes)
+            if os.environ.get("HF_TOKEN"):
+                _tell(["HF_TOKEN would go along as a file of its own, which this command does without"])
             click.echo(shlex.join(command_line(made.request, engine.info)))
             return 0
         engine.reap(PID_LABEL)
