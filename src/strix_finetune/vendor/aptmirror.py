@@ -176,7 +176,8 @@ def _explain(said: str, lacking: Sequence[Entry], mirror: str) -> FetchFailed | 
         return Gone(
             f"{mirror} serves another {name} than its signed index lists", cure="try again, or use another mirror"
         )
-    first = next((line for line in said.splitlines() if line.startswith("E: ")), said.strip()[-200:])
+    lines = said.strip().splitlines()
+    first = next((line for line in lines if line.startswith("E: ")), lines[-1][-200:])
     reason = unreachable(said) or first.removeprefix("E: ").rstrip(".")
     return FetchFailed(
         f"{name} could not be downloaded ({reason})",
