@@ -26,8 +26,9 @@ from strix_finetune.engine.client import SdkEngine
 from strix_finetune.engine.select import connect
 from strix_finetune.errors import EngineError
 
-LABEL = "io.strix-finetune.engine-test"
-PREFIX = "localhost/strix-engine-test"
+# each run has names of its own, so that two of them may share an engine
+LABEL = f"io.strix-finetune.engine-test-{os.getpid()}"
+PREFIX = f"localhost/strix-engine-test-{os.getpid()}"
 PROGRAMS = ("sh", "cat", "date", "dd", "echo", "head", "id", "ls", "mkdir", "sleep", "stty", "test", "touch", "wc")
 
 Context = Callable[[], Iterator[bytes]]

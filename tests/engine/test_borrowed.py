@@ -32,8 +32,8 @@ from strix_finetune.workspace import Options, Workspace, open_workspace
 from tests.engine.conftest import LABEL
 
 pytestmark = pytest.mark.engine
-TARGET = "borrowtest"
-CHANNEL = "borrowtest"
+# each run has names of its own, so that two of them may share an engine
+TARGET = CHANNEL = f"borrowtest{os.getpid()}"
 HIDDEN = ("apt", "apt-get", "apt-cache", "mmdebstrap", "debootstrap")
 PACKAGES = ["ca-certificates"]
 

@@ -15,6 +15,7 @@ import pytest
 from strix_finetune.engine.base import BuildEvent, BuildRequest, StepDone, StepLog, StepStarted
 from strix_finetune.engine.select import connect
 from strix_finetune.errors import BuildFailed, EngineError, FetchFailed, Place
+from tests.engine.conftest import LABEL
 
 if TYPE_CHECKING:
     from tests.engine.conftest import Bench
@@ -32,7 +33,7 @@ def test_a_build_is_untagged_labelled_and_on_its_parent(bench: Bench) -> None:
     image = bench.engine.image(image_id)
     assert image is not None
     assert image.tags == ()
-    assert image.labels["io.strix-finetune.engine-test"] == "layer"
+    assert image.labels[LABEL] == "layer"
     assert image.size > 0
     assert [line.partition(" ")[2] for line in logs(bench.events)] == ["to the log"]
     names = [event.name for event in bench.events if isinstance(event, StepStarted)]
@@ -73,7 +74,7 @@ def test_a_build_without_cache_runs_again(bench: Bench) -> None:
 
 
 def test_a_changed_label_does_not_run_the_steps_again(bench: Bench) -> None:
-    from tests.engine.conftest import LABEL, context
+    from tests.engine.conftest import context
 
     text = f"FROM {bench.base}\nRUN echo {time.time()} > /stamp\n"
     events: list[BuildEvent] = []
@@ -194,7 +195,7 @@ def test_the_context_is_streamed_not_held(bench: Bench) -> None:
             yield block
         yield b"\0" * 1024
 
-    image = bench.engine.build(BuildRequest(stream, {"io.strix-finetune.engine-test": "layer"}), lambda event: None)
+    image = bench.engine.build(BuildRequest(stream, {LABEL: "layer"}), lambda event: None)
     assert sent == 64
     assert bench.run("wc", "-c", "/big", image=image)[1].split()[0] == str(64 << 20)
 

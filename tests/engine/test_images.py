@@ -10,13 +10,14 @@ import pytest
 from strix_finetune.engine.base import BuildRequest
 from strix_finetune.engine.size import compressed_size
 from strix_finetune.errors import EngineError, InputError
+from tests.engine.conftest import LABEL, PREFIX
 
 if TYPE_CHECKING:
     from tests.engine.conftest import Bench
 
 pytestmark = pytest.mark.engine
 
-NAME = "localhost/strix-engine-test/names"
+NAME = f"{PREFIX}/names"
 
 
 def make(bench: Bench) -> str:
@@ -94,8 +95,8 @@ def test_images_by_label_each_once_with_all_names(bench: Bench) -> None:
     from tests.engine.conftest import context
 
     mark = f"m{time.time_ns()}"
-    key = "io.strix-finetune.engine-test-key"
-    labels = {key: mark, "io.strix-finetune.engine-test": "layer"}
+    key = f"{LABEL}-key"
+    labels = {key: mark, LABEL: "layer"}
     image = bench.engine.build(BuildRequest(context(f"FROM {bench.base}\n"), labels), lambda event: None)
     bench.engine.tag(image, f"{NAME}:label-a")
     bench.engine.tag(image, f"{NAME}:label-b")

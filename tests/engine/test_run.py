@@ -13,6 +13,7 @@ import pytest
 from strix_finetune.engine import running, wire
 from strix_finetune.engine.base import Mount, RunRequest
 from strix_finetune.errors import EngineError, InputError
+from tests.engine.conftest import LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +101,7 @@ def test_an_interrupt_leaves_nothing_behind(bench: Bench) -> None:
     def interrupt(_output: bytes) -> None:
         raise KeyboardInterrupt
 
-    request = RunRequest(bench.base, ("sh", "-c", "echo x; sleep 100"), labels={"io.strix-finetune.engine-test": "run"})
+    request = RunRequest(bench.base, ("sh", "-c", "echo x; sleep 100"), labels={LABEL: "run"})
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         bench.engine.run(request, interrupt)
@@ -158,7 +159,7 @@ def test_keep_groups_reaches_podman_s_runtime_as_an_annotation(podman_bench: Ben
         record = wire.call(podman_bench.engine.api, "GET", f"/libpod/containers/{identity}/json", "look")
         seen.update(record["Config"]["Annotations"])
 
-    labels = {"io.strix-finetune.engine-test": "run"}
+    labels = {LABEL: "run"}
     request = RunRequest(podman_bench.base, ("echo", "x"), group_add=("keep-groups",), labels=labels)
     assert podman_bench.engine.run(request, look).exit_code == 0
     assert seen["run.oci.keep_original_groups"] == "1"

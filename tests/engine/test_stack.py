@@ -25,7 +25,8 @@ from strix_finetune.engine.base import Engine, RunRequest
 from strix_finetune.engine.client import SdkEngine
 from strix_finetune.engine.select import connect
 
-TARGET = "stacktest"
+# each run has names of its own, so that two of them may share an engine
+TARGET = f"stacktest{os.getpid()}"
 LOCK = f"""\
 format = 1
 channel = "debian"

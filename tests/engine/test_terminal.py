@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.engine.conftest import LABEL
+
 if TYPE_CHECKING:
     from tests.engine.conftest import Bench
 
@@ -24,11 +26,11 @@ DRIVER = """
 import os, sys, termios
 from strix_finetune.engine.base import RunRequest
 from strix_finetune.engine.select import connect
-kind, image = sys.argv[1:]
+kind, image, label = sys.argv[1:]
 engine = connect(kind, os.environ)
 before = termios.tcgetattr(0)
 request = RunRequest(
-    image, ("sh", "-c", sys.stdin.readline()), labels={"io.strix-finetune.engine-test": "run"}, interactive=True
+    image, ("sh", "-c", sys.stdin.readline()), labels={label: "run"}, interactive=True
 )
 result = engine.run(request, lambda data: os.write(1, data))
 engine.close()
@@ -43,7 +45,7 @@ class Terminal:
     def __init__(self, bench: Bench, script: str) -> None:
         self.pid, self.master = pty.fork()
         if self.pid == 0:
-            os.execv(sys.executable, [sys.executable, "-c", DRIVER, bench.engine.info.kind, bench.base])
+            os.execv(sys.executable, [sys.executable, "-c", DRIVER, bench.engine.info.kind, bench.base, LABEL])
         self.resize(33, 101)
         self.seen = ""
         self.type(script + "\n")
