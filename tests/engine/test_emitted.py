@@ -122,7 +122,23 @@ def test_distrobox_gives_podman_the_image_and_no_device_flags(tools: Tools, tmp_
     assert "--name mine --image localhost/strix-finetune:gfx1151" in create
     printed = tools(f"DBX_CONTAINER_MANAGER=podman {create} --dry-run")
     words = shlex.split(printed[printed.index("podman create") :])
-    # what the comments of the definition say of Distrobox
+    hook = words[words.index("--pre-init-hooks") + 1]
+    said("bash", "-n", "-c", hook)
+    assert "command -v zip > /dev/null || { apt-get update && " in hook
+    # what the definition says of Distrobox: each command that it wants is there, or in a package of the hook
+    listed = re.search(r"\ndependencies=\"\n(.*?)\"\n", tools("cat /usr/bin/distrobox-init"), re.S)
+    assert listed
+    packages = {
+        "ssh": "openssh-client",
+        "ping": "iputils-ping",
+        "ps": "procps",
+        "pinentry": "pinentry-curses",
+        "man": "man-db",
+    }
+    wanted = {packages.get(name, name) for name in listed[1].split()} - {"${shell_pkg}"}
+    in_base = {"chpasswd", "diff", "find", "findmnt", "hostname", "mount", "passwd", "script", "sudo", "umount"}
+    assert wanted - in_base - {"useradd", "wc"} == set(hook.split("--no-install-recommends ")[1].split(";")[0].split())
+    # and of what it does by itself
     assert "--privileged" in words
     assert words[words.index("--ipc") + 1] == "host"
     assert "/dev:/dev:rslave" in words
