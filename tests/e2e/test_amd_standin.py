@@ -16,7 +16,7 @@ import pytest
 from strix_finetune import names
 from strix_finetune.engine.base import Engine, RunRequest
 from strix_finetune.engine.select import connect
-from tests.standin.amd import KNOWN_BAD, NEWER, RELEASE, archives, placeholders
+from tests.standin.amd import KNOWN_BAD, NEWER, OLDER, RELEASE, Release, archives, placeholders
 from tests.standin.command import PREFIX
 from tests.standin.device_code import split_library
 from tests.standin.faults import Altered, Cut, Kind, Shortened, Slow, Status
@@ -41,7 +41,7 @@ SITE = "/opt/venv/lib/python3.13/site-packages"
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     published = [*archives(RELEASE, (FIRST, *OTHERS)), *archives(NEWER, [FIRST])]
-    with Standin(Tree(published)) as amd:
+    with Standin(Tree(published, legacy=archives(OLDER, [FIRST]))) as amd:
         made = Place.made(tmp_path_factory.mktemp("amd"), amd)
         try:
             yield made
@@ -155,6 +155,21 @@ def test_locking_asks_for_nothing_else(place: Place, tmp_path: Path) -> None:
 def test_what_is_locked_is_served(locked: Place) -> None:
     said = locked.well("lock", "--check")
     assert "the lock is complete and everything in it is served" in said.out
+
+
+@pytest.mark.parametrize(("channel", "release"), [("amd-7.14", OLDER), ("amd-edge", NEWER)])
+def test_the_other_channels_are_locked_from_their_indexes(
+    place: Place, tmp_path: Path, channel: str, release: Release
+) -> None:
+    """The older index is one flat folder of files; the newer one has the next release beside the stable one."""
+    other = Place.made(tmp_path, place.amd, channel)
+    other.well("lock")
+    wheels = [item for entry in other.locked()["wheels"].values() for item in entry["files"]]
+    versions = {item["name"]: item["version"] for item in wheels}
+    assert (versions["torch"], versions["rocm"]) == (release.torch_version, release.rocm)
+    assert versions["triton"] == release.triton_version
+    assert {item["sha256"] for item in wheels} <= {item.sha256 for item in archives(release, [FIRST])}
+    assert "FROM localhost/strix-standin/rocm:gfx1151-" in other.well("render", "pytorch").out
 
 
 # from the lock to the images

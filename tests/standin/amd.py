@@ -105,6 +105,8 @@ class Release:
 
 RELEASE = Release()
 NEWER = Release(rocm="10.1.0", torch="2.14.0", vision="0.29.0", triton="3.9.0+git11d5a2c0", hip="7.16.26401")
+# on the older index
+OLDER = Release("7.14.0", "2.11.0", "0.26.0", "2.11.0", "3.6.0+gitb1ad9b5f", "7.14.26203")
 # of the days when HIP crashed on gfx1151 at its first call
 KNOWN_BAD = Release(
     rocm="7.14.0a20260610", torch="2.12.0a0", vision="0.27.0a0", triton="3.7.0+git0f3b1c7a", hip="7.14.26101"

@@ -10,16 +10,16 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from strix_finetune.mirrors import variable
 from tests.standin.command import PREFIX
 from tests.standin.server import Standin
+from tests.standin.tree import LEGACY
 
 ROOT = Path(__file__).resolve().parents[2]
-CHANNEL = "amd"
 # The one step that is left out: a torch without tensors runs no program whose imports could be compiled.
 STUBBED = {
     f"templates/{layer}/Dockerfile.j2": f'{{% extends "layer:{layer}" %}}\n{{% block byte_code %}}{{% endblock %}}\n'
@@ -59,16 +59,16 @@ class Place:
 
     root: Path
     amd: Standin
-    env: dict[str, str] = field(default_factory=dict)
+    channel: str = "amd"
 
     @classmethod
-    def made(cls, root: Path, amd: Standin) -> Place:
+    def made(cls, root: Path, amd: Standin, channel: str = "amd") -> Place:
         """A place with the one channel, and without a lock of it."""
         shutil.copytree(ROOT / "images", root / "images")
-        channels = set((root / "images/channels").iterdir()) - {root / f"images/channels/{CHANNEL}.toml"}
+        channels = set((root / "images/channels").iterdir()) - {root / f"images/channels/{channel}.toml"}
         for file in (*channels, *(root / "images/locks").iterdir()):
             file.unlink()
-        place = cls(root, amd)
+        place = cls(root, amd, channel)
         place.override("stubs", {})
         return place
 
@@ -83,13 +83,16 @@ class Place:
 
     def indexes(self) -> dict[str, str]:
         """The variables that put the stand-in in the place of each of the channel's indexes."""
-        channel = tomllib.loads((self.images / f"channels/{CHANNEL}.toml").read_text())
-        return {variable(name): self.amd.index for name in channel["indexes"]}
+        channel = tomllib.loads((self.images / f"channels/{self.channel}.toml").read_text())
+        return {
+            variable(name): self.amd.legacy if index["url"].endswith(LEGACY) else self.amd.index
+            for name, index in channel["indexes"].items()
+        }
 
     def environment(self) -> dict[str, str]:
         folders = {f"XDG_{name.upper()}_HOME": str(self.root / name) for name in ("cache", "state", "data")}
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])])
-        return {**os.environ, "PYTHONPATH": path, **folders, **self.indexes(), **self.env}
+        return {**os.environ, "PYTHONPATH": path, **folders, **self.indexes()}
 
     def strix(
         self,
@@ -100,7 +103,7 @@ class Place:
         env: Mapping[str, str] | None = None,
     ) -> Said:
         """Run a command of the product with one of the overrides; no traceback may ever be seen."""
-        where = ["--images", str(self.images), "--channel", CHANNEL, "--target", target, "--engine", "docker"]
+        where = ["--images", str(self.images), "--channel", self.channel, "--target", target, "--engine", "docker"]
         where += ["--override", str(self.root / "overrides" / override)]
         done = subprocess.run(
             [sys.executable, "-m", "tests.standin.command", command, *where, *arguments],
@@ -128,7 +131,7 @@ class Place:
 
     def locked(self, target: str = "gfx1151") -> dict[str, Any]:
         """The lock as it was written."""
-        return tomllib.loads((self.images / f"locks/{CHANNEL}-{target}.toml").read_text())
+        return tomllib.loads((self.images / f"locks/{self.channel}-{target}.toml").read_text())
 
     def override(self, name: str, files: Mapping[str, str | bytes]) -> str:
         """Write a user's changes, with what a stub cannot do left out; returns the name."""
