@@ -61,7 +61,8 @@ class Somebody:
 
     @property
     def _as(self) -> list[str]:
-        return ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--init-groups"]
+        # env is the program that begins without root's capabilities, which setpriv itself still has
+        return ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--init-groups", "env"]
 
 
 @contextmanager
@@ -100,7 +101,7 @@ def _python(uid: int) -> str:
     code = "import sys; print(f'{sys.version_info.major}.{sys.version_info.minor}')"
     for python in (os.path.realpath(sys.executable), f"/usr/bin/python{version}", f"/usr/local/bin/python{version}"):
         done = subprocess.run(
-            ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", python, "-I", "-c", code],
+            ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "env", python, "-I", "-c", code],
             capture_output=True,
             text=True,
         )
