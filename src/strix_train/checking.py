@@ -58,7 +58,9 @@ def notes(plan: Plan) -> list[str]:
             found.append(f"{each.source.path} is on the hub and was not looked at: add --fetch, or train")
         elif each.data.notes:
             found.append(f"left out, for example: {each.data.notes[0]}")
-    if localtext.folder_of(plan.model) is None:
+    if plan.model.gguf and localtext.folder_of(plan.model) is None:
+        found.append("the model is a GGUF file: its template and the rows' lengths are looked at when it is imported")
+    elif localtext.folder_of(plan.model) is None:
         found.append("the model is not on this machine, so its template and the rows' lengths were not looked at")
     elif not plan.lengths:
         found.append(

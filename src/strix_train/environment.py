@@ -40,16 +40,25 @@ def prepare(*, offline: bool) -> None:
     # ... and of 8 bits, in every layer of every step, that it computes in fp16, as it always does
     logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     _name_the_user()
-    home = os.environ.get("HOME", "")
-    if home and home != "/" and _writable(home):
-        own = Path(os.environ.get("XDG_CACHE_HOME") or Path(home) / ".cache") / "strix-finetune"
-    else:
-        own = _private_folder()
+    own = cache_folder()
+    if not _has_home():
         os.environ["HOME"] = str(own)
         for name, folder in _CACHES.items():
             os.environ.setdefault(name, str(own / folder))
     # Unsloth writes generated modules into the current folder unless it is told where.
     os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(own / "unsloth"))
+
+
+def cache_folder() -> Path:
+    """Return our own cache: in the user's, or in a private folder where HOME cannot be written."""
+    if not _has_home():
+        return _private_folder()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path(os.environ["HOME"]) / ".cache") / "strix-finetune"
+
+
+def _has_home() -> bool:
+    home = os.environ.get("HOME", "")
+    return bool(home) and home != "/" and _writable(home)
 
 
 _CACHES = {

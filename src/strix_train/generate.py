@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from strix_train import importing
+from strix_train.console import Console
 from strix_train.errors import InputError, Place, Problem, TrainError, at
 from strix_train.names import ModelName, find_model
 from strix_train.recipe import places
@@ -68,6 +70,7 @@ def load(source: Source, *, on_cpu: bool = False) -> tuple[Any, Any]:
     from strix_train.backends.hf import dtype_of
 
     device = devices.find(use_gpu=not on_cpu)
+    importing.ensure(source.base, Console())
     facts = ruling.model_facts(source.base)
     rules = ruling.find(device, facts, 16)
     ruling.before_import(rules)

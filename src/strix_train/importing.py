@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import shutil
 import struct
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from strix_train import __version__
+from strix_train.console import Console
 from strix_train.errors import InputError, Problem, TrainError, at
 from strix_train.ggufwords import mended
+from strix_train.names import ModelName
 from strix_train.runfolder import readable
 
 # Raised when the same file would be imported in another way: folders of before are then made anew.
@@ -38,6 +43,35 @@ def look(path: Path) -> None:
     version = struct.unpack("<I", head[4:])[0]
     if version not in (2, 3):
         raise InputError(Problem(f"is GGUF of version {version}", at(path), "versions 2 and 3 can be read"))
+
+
+def imported(path: Path) -> Path:
+    """Return the folder that a GGUF file becomes when a recipe names it; another name when the file changes."""
+    from strix_train import environment
+
+    found = path.stat()
+    told = f"{path.absolute()} {found.st_size} {found.st_mtime_ns}".encode()
+    return environment.cache_folder() / "imported" / f"{path.stem}-{hashlib.blake2b(told, digest_size=5).hexdigest()}"
+
+
+def ensure(model: ModelName, console: Console) -> None:
+    """Make the folder of a model that is a GGUF file, unless it is there. Raises TrainError and InputError."""
+    target = Path(model.source)
+    if model.gguf is None or target.is_dir():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # processes that train together would all make it
+    with target.with_name(f".{target.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if target.is_dir():
+            return
+        console.fact("import", f"{model.gguf} becomes 16-bit weights in {target}, once")
+        # in a process of its own: Unsloth has to be imported before transformers is
+        command = [sys.executable, "-m", "strix_train", "import", str(model.gguf), str(target)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        told = done.stderr.strip() or f"importing {model.gguf} ended with {done.returncode}"
+        raise TrainError(told.splitlines()[-1].removeprefix("train: "))
 
 
 def import_gguf(source: Path, target: Path, *, dtype: str, sha256: str | None) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class LocalText:
 def folder_of(model: ModelName) -> Path | None:
     """Return the folder of a model that is on this machine: its own, or its snapshot in the hub's cache."""
     if model.local:
-        return Path(model.source)
+        return Path(model.source) if Path(model.source).is_dir() else None
     cache = os.environ.get("HF_HUB_CACHE")
     home = os.environ.get("HF_HOME") or str(Path(os.environ.get("HOME") or "/") / ".cache" / "huggingface")
     held = (Path(cache) if cache else Path(home) / "hub") / f"models--{model.source.replace('/', '--')}"

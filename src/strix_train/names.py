@@ -15,11 +15,15 @@ _BARE = re.compile(r"^[A-Za-z0-9][\w.-]*$")
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """A model as the recipe names it, and what a library loads: a folder's path or a hub id."""
+    """A model as the recipe names it, and what a library loads: a folder's path or a hub id.
+
+    `gguf`: the file that the folder is made of when it is needed (`importing.ensure`), else None.
+    """
 
     word: str
     source: str
     local: bool
+    gguf: Path | None = None
 
 
 def models_folder() -> Path:
@@ -41,9 +45,10 @@ def find_model(word: str, base: Path, place: Place) -> ModelName:
     folder = (base / word).absolute()
     if folder.is_dir():
         return ModelName(word, str(_checked(folder, word, place)), True)
-    if word.endswith(".gguf") or folder.is_file():
-        cure = f"make a folder of it: train import {word} DIR" if word.endswith(".gguf") else "name its folder"
-        raise InputError(Problem(f"the model '{word}' is a file", place, cure))
+    if folder.is_file():
+        return _of_file(folder, word, place)
+    if word.endswith(".gguf"):
+        raise InputError(Problem(f"there is no file {folder}", place, "paths start at the recipe file"))
     if _HUB_ID.match(word):
         return ModelName(word, word, False)
     if not _BARE.match(word):
@@ -59,6 +64,18 @@ def find_model(word: str, base: Path, place: Place) -> ModelName:
     else:
         cure = "set STRIX_MODELS to the folder that holds it, or write a path or owner/name"
     raise InputError(Problem(f"there is no model '{word}' in {known}", place, cure))
+
+
+def _of_file(path: Path, word: str, place: Place) -> ModelName:
+    """Return the model of a GGUF file: the folder that it becomes lies in the cache, named after the file."""
+    from strix_train.importing import imported, look
+
+    try:
+        look(path)
+    except InputError as error:
+        what = f"the model '{word}' is a file: {error.problems[0].message}"
+        raise InputError(Problem(what, place, "name a model folder, a .gguf file, or a hub id (owner/name)")) from None
+    return ModelName(word, str(imported(path)), True, path)
 
 
 def _checked(folder: Path, word: str, place: Place) -> Path:

@@ -36,7 +36,7 @@ class Plan:
     def resolved(self) -> dict[str, Any]:
         """Return the recipe with every default spelt out and every path absolute."""
         value = self.loaded.recipe.model_dump(mode="json")
-        if (self.loaded.path.parent / self.model.word).is_dir():
+        if (self.loaded.path.parent / self.model.word).exists():
             value["model"] = self.model.source
         for role in ("train", "eval"):
             mine = [each for each in self.sets if each.role == role]

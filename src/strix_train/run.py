@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strix_train import afterwards, ruling, same, summary, trackers
+from strix_train import afterwards, importing, ruling, same, summary, trackers
 from strix_train import plan as plans
 from strix_train.console import Console
 from strix_train.errors import InputError, Interrupted, Problem, TrainError
@@ -98,6 +98,7 @@ def _run(work: _Work, run_dir: Path | None) -> int:
     except ImportError as error:
         raise TrainError(f"torch does not import here: {error}", cure="use an image, or install torch") from error
     work.console.line(devices.banner(device))
+    importing.ensure(plan.model, work.console)
     model = ruling.model_facts(plan.model)
     found = ruling.find(device, model, _BITS.get(recipe.adapter.kind, 16))
     precision = devices.precision(recipe.precision, device, model)

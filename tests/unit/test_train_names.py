@@ -78,7 +78,8 @@ def test_what_is_no_model_says_what_to_do(tmp_path: Path, models: Path) -> None:
     assert "does not expand" in refused("~/x", tmp_path)
     assert "is an adapter, not a model; name the model it was made for" in refused("adapter", tmp_path)
     assert "train import" in refused("ggufs", tmp_path)
-    assert "train import x.gguf DIR" in refused("x.gguf", tmp_path)
+    assert "the model 'x.gguf' is a file: is not a GGUF file; name a model folder" in refused("x.gguf", tmp_path)
+    assert "there is no file" in refused("none.gguf", tmp_path)
     assert f"r.yaml:1:1: there is no folder {tmp_path}/a/b/c; name a model folder" in refused("a/b/c", tmp_path)
 
 
@@ -157,3 +158,67 @@ def test_the_demo_recipe_is_the_quick_one() -> None:
     schedule = load(ROOT / "recipes" / "demo.yaml").recipe.schedule
     assert schedule.learning_rate == 1e-3
     assert (schedule.steps or 0) * schedule.batch <= 256
+
+
+def gguf(path: Path, version: int = 3) -> Path:
+    path.write_bytes(b"GGUF" + version.to_bytes(4, "little") + b"\0" * 16)
+    return path
+
+
+def test_a_gguf_file_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = gguf(tmp_path / "small.Q4.gguf")
+    found = names.find_model("small.Q4.gguf", tmp_path, Place("r.yaml", 1))
+    assert (found.local, found.gguf) == (True, file)
+    folder = Path(found.source)
+    assert folder.parent == tmp_path / "cache" / "strix-finetune" / "imported"
+    assert folder.name.startswith("small.Q4-")
+    assert names.find_model(str(file), Path("/"), Place("r.yaml", 1)).source == found.source
+    file.write_bytes(file.read_bytes() + b"\0")
+    assert names.find_model("small.Q4.gguf", tmp_path, Place("r.yaml", 1)).source != found.source
+    gguf(tmp_path / "old.gguf", version=1)
+    assert "the model 'old.gguf' is a file: is GGUF of version 1; name a model folder" in refused("old.gguf", tmp_path)
+
+
+def test_the_folder_of_a_gguf_file_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+    import subprocess
+
+    from strix_train import importing
+    from strix_train.console import Console
+    from strix_train.errors import TrainError
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    gguf(tmp_path / "m.gguf")
+    found = names.find_model("m.gguf", tmp_path, Place("r.yaml", 1))
+    calls: list[list[str]] = []
+    code = 2
+
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        calls.append(command)
+        if code == 0:
+            Path(command[-1]).mkdir()
+        return subprocess.CompletedProcess(command, code, "", "some library's words\ntrain: the file is cut off\n")
+
+    monkeypatch.setattr(importing.subprocess, "run", run)
+    out = io.StringIO()
+    with pytest.raises(TrainError, match=r"^the file is cut off$"):
+        importing.ensure(found, Console(out))
+    code = 0
+    for _ in range(2):
+        importing.ensure(found, Console(out))
+    assert len(calls) == 2
+    assert calls[0][-3:] == ["import", str(tmp_path / "m.gguf"), found.source]
+    assert "becomes 16-bit weights in" in out.getvalue()
+    importing.ensure(names.ModelName("o/n", "o/n", False), Console(out))
+
+
+def test_the_resolved_recipe_names_the_folder_of_a_gguf_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    gguf(tmp_path / "m.gguf")
+    (tmp_path / "d.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("model: m.gguf\ndata: d.jsonl\nschedule: {steps: 1}\n")
+    made = plan.make(str(recipe), with_backend=False)
+    assert made.resolved()["model"] == made.model.source
+    assert made.lengths == {}
