@@ -138,8 +138,18 @@ def _cure_refused(row: Conversation, said: str) -> str:
 
 
 def _lengths(each: Set, encode: Any, most: int) -> Lengths:
-    """Tokenise the samples of a set: an even one of all rows, and one of those that may be too long."""
-    counts = sorted(len(one.ids) for row in each.look.some.items for one in _encoded(row, encode))
+    """Tokenise the samples of a set: an even one of all rows, and one of those that may be too long.
+
+    Raises InputError for a row of which nothing would be learned although it is whole.
+    """
+    counts: list[int] = []
+    for row in each.look.some.items:
+        for one in _encoded(row, encode):
+            if not one.learned:
+                what = "no token of this row's answer is found in what the model's template makes of it"
+                raise InputError(Problem(what, row.place, "write responses_only: false, or name another data.template"))
+            counts.append(len(one.ids))
+    counts.sort()
     long = [one for row in each.look.long.items for one in _encoded(row, encode)]
     over = [one for one in long if len(one.ids) > most]
     lost = [one for one in over if one.learned and not any(label >= 0 for label in one.labels[:most])]

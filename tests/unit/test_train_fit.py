@@ -155,6 +155,16 @@ def test_most_answers_lost_is_refused(tmp_path: Path, tokenizers: None) -> None:
     assert "raise schedule.max_length" in found
 
 
+def test_a_row_that_would_teach_nothing_is_told(tmp_path: Path, tokenizers: None) -> None:
+    """The template leaves the last answer out, so that every label would be masked."""
+    model(tmp_path / "m", CHATML.replace("{{ m.content }}", "{{ m.content if m.role == 'user' else '' }}"))
+    (found,) = refused(tmp_path, [talk("a", "b")])
+    assert found.startswith(
+        "d.jsonl:1:1: the model's chat template changes the conversation so that its answers cannot"
+    )
+    assert "write responses_only: false" in found
+
+
 def test_a_large_set_is_sampled(tmp_path: Path, tokenizers: None) -> None:
     model(tmp_path / "m")
     long = " ".join("word" for _ in range(30))
