@@ -130,4 +130,5 @@ def evaluate(
 
 
 def _in_words(numbers: dict[str, float]) -> str:
-    return ", ".join(f"{name.partition(',')[0]} {value:.4f}" for name, value in numbers.items() if "stderr" not in name)
+    kept = {name.partition(",")[0]: value for name, value in numbers.items() if "stderr" not in name}
+    return ", ".join(f"{name} {value:.4f}" for name, value in kept.items() if name != "sample_len")

@@ -281,6 +281,38 @@ def test_two_processes_train_together(runs: dict[str, Done], workshop: Workshop)
     assert [row["loss"] for row in rows] == pytest.approx([row["loss"] for row in alone], rel=1e-2)
 
 
+@pytest.mark.long
+def test_two_processes_stop_together_and_go_on(workshop: Workshop, tmp_path: Path) -> None:
+    """A signal that reaches both at different steps ends both after the same one, with one checkpoint."""
+    recipe = workshop.recipe(
+        "pair", schedule__steps=60, checkpoints={"every": 0}, precision="fp32", adapter__dropout=0.1
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29642"]
+    words = [str(recipe), "--set", "backend=hf", "--run-dir"]
+    whole = workshop.train(*words, str(tmp_path / "whole"), program=torchrun)
+    assert whole.code == 0, whole.err
+    run = tmp_path / "cut"
+    process = workshop.start(*words, str(run), program=torchrun)
+    deadline = time.monotonic() + 300
+    while process.poll() is None and time.monotonic() < deadline:
+        if (run / "metrics.jsonl").is_file() and len((run / "metrics.jsonl").read_text().splitlines()) >= 10:
+            process.send_signal(signal.SIGTERM)  # torchrun hands it on to each process in turn
+            break
+        time.sleep(0.02)
+    process.communicate(timeout=300)
+    status = json.loads((run / "status.json").read_text())
+    assert status["state"] == "interrupted"
+    assert checkpoints(run) == [status["step"]]
+    assert 10 <= status["step"] < 60
+    alone = workshop.train(*words, str(run), "--resume")
+    assert alone.code == 2
+    assert "was trained by 2 processes and there are 1 now; start as many" in alone.err
+    again = workshop.train(*words, str(run), "--resume", program=torchrun)
+    assert again.code == 0, again.err
+    assert the_same(metrics(run)) == the_same(metrics(tmp_path / "whole"))
+    assert weights(run) == weights(tmp_path / "whole")
+
+
 def test_several_processes_need_one_folder(workshop: Workshop) -> None:
     done = workshop.train("two.yaml", env={"RANK": "0", "WORLD_SIZE": "2"})
     assert done.code == 2

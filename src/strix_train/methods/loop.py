@@ -190,9 +190,14 @@ def _same_rows(job: Job) -> None:
 
 def one_device(job: Job, arguments: Any) -> Any:
     """Return the trainer's arguments so that one process drives one GPU: no DataParallel behind our back."""
+    arguments.device  # noqa: B018 - the property sets the device up, and counts GPUs
     if job.world == 1:
-        arguments.device  # noqa: B018 - the property sets the device up, and counts GPUs
         arguments._n_gpu = min(1, arguments.n_gpu)
+    elif not job.device.is_gpu:
+        import torch
+
+        # accelerate numbers the CPU, and torch then loads no checkpoint: there is one CPU for it
+        arguments.__dict__["_setup_devices"] = torch.device("cpu")
     return arguments
 
 
