@@ -259,10 +259,10 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
 def source_file(folder: Path) -> dict[str, object]:
     """A small file of a source package that the archive has today."""
     from strix_finetune.resolve import aptsource
-    from strix_finetune.resolve.apt import HostApt
+    from strix_finetune.resolve.apt import AptArchive
     from strix_finetune.schema import Apt
 
-    with HostApt(netconf.collect(os.environ), folder / "cache").state(Apt(suite="sid"), sources=True) as state:
+    with AptArchive(netconf.collect(os.environ), folder / "cache").state(Apt(suite="sid"), sources=True) as state:
         state.update()
         told = state.run("apt-cache", "showsrc", "--only-source", "hello").stdout
     version, files = next(iter(aptsource.parse_sources(told).items()))
