@@ -126,7 +126,7 @@ class PromptProof:
 
     found: dict[str, Any] = field(default_factory=dict)
     _trainer: Any = None
-    _before: float = 0.0
+    _before: float | None = None
 
     def follow(self, trainer: Any) -> None:
         """Take the trainer to count by."""
@@ -134,6 +134,9 @@ class PromptProof:
 
     def look(self, inputs: Any) -> None:
         """Note the first prompts. Raises TrainError where there are none."""
+        if self._before is None:
+            # a run that goes on has its count from its checkpoint
+            self._before = float(self._trainer.state.num_input_tokens_seen)
         if self.found:
             return
         if not inputs:
@@ -144,5 +147,5 @@ class PromptProof:
     def take_tokens(self) -> int:
         """Return the tokens that all processes together have seen since the last call."""
         now = float(self._trainer.state.num_input_tokens_seen)
-        count, self._before = now - self._before, now
+        count, self._before = now - (self._before or 0.0), now
         return int(count)
