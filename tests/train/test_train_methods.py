@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +176,27 @@ def test_packed_rows_have_the_loss_and_the_gradient_of_single_ones(
     # the first token of each row is no label, as it is none without packing either
     assert report(packed)["first_batch"]["learned_tokens"] == report(plain)["first_batch"]["learned_tokens"]
     assert report(packed)["tokens"] == report(plain)["tokens"]
+
+
+def test_every_method_goes_on_to_the_same_end(done: dict[str, Done], workshop: Workshop) -> None:
+    """Resumed from the middle of a run, and of an epoch's end, the weights are the same to the last bit."""
+    methods = ("cpt", "dpo", "orpo", "kto", "reward", "grpo")
+    short = ["--set", "backend=hf", "--set", "schedule.steps=8", "--set", "checkpoints={every: 4, keep: 2}"]
+    commands = [[f"of-{method}.yaml", *short, "--run-dir", f"long-{method}"] for method in methods]
+    for each in workshop.several(commands):
+        assert (each.code, each.err) == (0, ""), each.out
+    for method in methods:
+        whole, cut = workshop.path / f"long-{method}", workshop.path / f"cut-{method}"
+        shutil.copytree(whole, cut)
+        for name in ("status.json", "report.json", "report.html", "loss.png"):
+            (cut / name).unlink(missing_ok=True)
+        for name in ("adapter", "checkpoints/checkpoint-8"):
+            shutil.rmtree(cut / name)
+    commands = [[f"of-{method}.yaml", *short, "--run-dir", f"cut-{method}", "--resume"] for method in methods]
+    for method, each in zip(methods, workshop.several(commands), strict=True):
+        assert (each.code, each.err) == (0, ""), each.out
+        assert "resume    from step 4 of 8" in each.out
+        whole, cut = workshop.path / f"long-{method}", workshop.path / f"cut-{method}"
+        weights = [(run / "adapter" / "adapter_model.safetensors").read_bytes() for run in (whole, cut)]
+        assert weights[0] == weights[1], method
+        assert column(whole, "loss") == column(cut, "loss")

@@ -33,7 +33,7 @@ def train(job: Job) -> Outcome:
     proof = PromptProof()
     worth = rewards.build(plan.loaded)
     trainer = withtrl.Trainer(
-        base=GRPOTrainer,
+        base=_ordered(GRPOTrainer),
         config=GRPOConfig,
         wishes={
             "per_device_eval_batch_size": wish.generations,
@@ -63,6 +63,24 @@ def train(job: Job) -> Outcome:
         after=proof.follow,
     )
     return withtrl.learn(job, made, _steps(job, len(rows), wish.generations), trainer)
+
+
+def _ordered(base: Any) -> Any:
+    """Return the trainer class with an order of prompts that follows from the seed and the epoch alone.
+
+    TRL draws each epoch's order from where the one before it left its generator, so a resumed run would see others.
+    """
+
+    class Ordered(base):  # type: ignore[misc]
+        """TRL's trainer whose prompts come in the same order when it goes on."""
+
+        def _get_train_sampler(self, dataset: Any = None) -> Any:
+            sampler = super()._get_train_sampler(dataset)
+            seed = self.args.seed
+            sampler.set_epoch = lambda epoch: sampler.generator.manual_seed(seed + epoch)
+            return sampler
+
+    return Ordered
 
 
 def _steps(job: Job, rows: int, generations: int) -> int:
