@@ -1,0 +1,59 @@
+"""Evaluation in words and numbers; models are measured in the training tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strix_train import evaluate
+from strix_train.errors import InputError
+from strix_train.evaluate import Answered, Foretold, Measured, Preferred
+from strix_train.recipe.schema import Question
+
+
+@pytest.mark.parametrize(
+    ("answer", "same"),
+    [("Green", True), ("green.", True), ("  GREEN ! ", False), ("It is green", False), ("", False), ("gre en", False)],
+)
+def test_an_exact_answer(answer: str, same: bool) -> None:
+    assert evaluate.is_exact(answer, Question.model_construct(prompt="?", expect="green", system=None)) is same
+
+
+def test_what_changed_is_told() -> None:
+    before = Measured(Foretold(6, 30, 6.75, 854.2), None, Answered(8, 0, 0))
+    after = Measured(Foretold(6, 30, 1.9348, 6.923), None, Answered(8, 7, 3))
+    assert evaluate.summary(before, after) == {
+        "loss": "6.7500 without the adapter, 1.9348 with it (6 rows, 30 tokens)",
+        "perplexity": "854.200 without the adapter, 6.923 with it",
+        "right": "0 of 8 without the adapter, 7 of 8 with it",
+        "exactly": "0 of 8 without the adapter, 3 of 8 with it",
+    }
+    assert evaluate.summary(None, Measured(preferred=Preferred(12, 0.75))) == {
+        "better preferred": "75.0% (of 12 pairs)"
+    }
+    found = evaluate.as_json(None, after, {"answers": [], "summary": {"task": "acc 0.5"}})
+    assert found["summary"]["task"] == "acc 0.5"
+    assert found["before"] is None
+    assert found["after"]["answered"] == {"questions": 8, "right": 7, "exact": 3}
+
+
+def test_there_must_be_something_to_measure(tmp_path: Path) -> None:
+    model = tmp_path / "m"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "q", "completion": "a"}\n')
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"prompt": "x", "completion": "y"}\n{"prompt": "z", "completion": "y"}\n')
+    text = f"model: {model}\ndata: {{train: {rows}, template: plain}}\nschedule: {{steps: 1}}\n"
+    (tmp_path / "recipe.resolved.yaml").write_text(text)
+    with pytest.raises(InputError, match="has neither evaluation rows nor questions; give --data or --questions"):
+        evaluate.what_to_measure(tmp_path, None, None)
+    rows.unlink()  # the rows that were trained on may be gone
+    plan = evaluate.what_to_measure(tmp_path, other, None)
+    assert plan.evaluation is not None
+    assert len(plan.evaluation) == 2
+    questions = tmp_path / "q.jsonl"
+    questions.write_text('{"prompt": "q", "expect": "a"}\n')
+    assert len(evaluate.what_to_measure(tmp_path, other, questions).questions) == 1
