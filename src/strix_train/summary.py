@@ -33,6 +33,7 @@ def report(
         "loss_last": rows[-1]["loss"] if rows else None,
         "loss_curve": "loss.png" if drawn else None,
         "adapter": "adapter" if folder.adapter.is_dir() else None,
+        "result": folder.result.name if folder.result.is_dir() else None,
         "seconds": round(seconds, 3),
         **facts,
     }
@@ -48,7 +49,7 @@ def close(console: Console, folder: RunFolder, report: dict[str, Any]) -> None:
         console.fact(
             "answers", f"{asked['before']} of {asked['of']} right before, {asked['after']} of {asked['of']} after"
         )
-    console.fact("adapter", str(folder.adapter))
+    console.fact(folder.result.name, str(folder.result))
     console.fact("time", f"{duration(report['seconds'])}, of it {duration(report['training_seconds'])} in steps")
     if report["method"] != "reward":
         console.fact("try", f'train generate {shown} --prompt "…"')

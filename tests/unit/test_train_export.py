@@ -89,7 +89,7 @@ def test_a_failure_leaves_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_cannot_be_made_is_said_first(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source(ModelName("m", str(run.parents[1] / "base"), True), None, run)
-    with pytest.raises(InputError, match="there is no adapter; --as merged"):
+    with pytest.raises(InputError, match="there is no adapter; write --as merged"):
         export(Wish(source, "adapter", "q8_0", run / "a"), lambda text: None)
     (run.parents[1] / "base" / "model.safetensors").write_bytes(b"x" * 5000)
     monkeypatch.setattr(work.shutil, "disk_usage", lambda path: type("U", (), {"free": 10_000}))
