@@ -225,7 +225,7 @@ def _same(folder: RunFolder, plan: Plan) -> None:
         raise InputError(Problem(f"{folder.path} is not a run folder", cure="leave --resume out to begin a run"))
     before = folder.read_json("versions.json") or {}
     differing = [
-        *same.differences(places.read(folder.path / "recipe.resolved.yaml").value or {}, plan.resolved()),
+        *same.differences(_today(places.read(folder.path / "recipe.resolved.yaml").value), plan.resolved()),
         *same.other_inputs(before.get("inputs") or {}, plan.inputs()),
     ]
     if differing:
@@ -235,6 +235,18 @@ def _same(folder: RunFolder, plan: Plan) -> None:
                 cure="resume with the same recipe and data, or leave --resume out",
             )
         )
+
+
+def _today(value: Any) -> dict[str, Any]:
+    """Return a recipe that an earlier version resolved, with the defaults of keys that it did not know."""
+    from pydantic import ValidationError
+
+    from strix_train.recipe.schema import Recipe
+
+    try:
+        return Recipe.model_validate(value).model_dump(mode="json")
+    except ValidationError:
+        return value if isinstance(value, dict) else {}
 
 
 def _compare(console: Console, folder: RunFolder, now: dict[str, Any]) -> None:

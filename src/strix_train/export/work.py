@@ -60,7 +60,8 @@ def export(wish: Wish, tell: Tell) -> Made:
     if target.exists():
         raise InputError(Problem(f"{target} exists", cure="remove it, or name another folder with --to"))
     if wish.kind == "adapter" and wish.source.adapter is None:
-        raise InputError(Problem("every weight of this model was trained, so there is no adapter", cure="write --as merged"))
+        what = "every weight of this model was trained, so there is no adapter"
+        raise InputError(Problem(what, cure="write --as merged"))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _room(wish, target.parent)
