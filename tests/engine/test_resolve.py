@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from strix_finetune import bootstrap, context, debian, netconf
+from strix_finetune import bootstrap, context, debian, netconf, programs
 from strix_finetune.engine.base import BuildRequest, RunRequest
 from strix_finetune.errors import FetchFailed, LockError, Place
 from strix_finetune.lockmodel import AptLock, Lock
@@ -101,8 +101,11 @@ def test_a_mirror_that_forges_the_archive_is_not_believed(forged: str, settings:
 
 
 def test_debians_own_sources_are_known_without_the_network() -> None:
-    assert debian.default_sources("sid")[0].suite == "sid"
-    assert {source.suite for source in debian.default_sources("trixie")} >= {"trixie", "trixie-updates"}
+    assert programs.HOST.mmdebstrap.default_sources("sid")[0].suite == "sid"
+    assert {source.suite for source in programs.HOST.mmdebstrap.default_sources("trixie")} >= {
+        "trixie",
+        "trixie-updates",
+    }
 
 
 UNSLOTH = PipSet(
@@ -216,7 +219,7 @@ def test_a_build_step_reaches_the_archive_and_the_index(bench: Bench, rootfs_tar
         installed, mounted, sources, env, rest = b"".join(output).decode().split("--\n")
         assert "idna" in installed.split()
         assert mounted == ""
-        [default] = debian.default_sources("sid")
+        [default] = programs.HOST.mmdebstrap.default_sources("sid")
         assert sources == (
             f"Types: deb\nURIs: {default.url}\nSuites: sid\nComponents: main\n"
             "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
