@@ -89,10 +89,37 @@ def load(source: Source, *, on_cpu: bool = False) -> tuple[Any, Any]:
     words = source.adapter or Path(source.base.source)
     tokenizer = AutoTokenizer.from_pretrained(str(words), local_files_only=source.base.local)
     if source.adapter:
-        from peft import PeftModel
-
-        model = PeftModel.from_pretrained(model, str(source.adapter))
+        model = with_adapter(model, source.adapter)
     return model.eval(), tokenizer
+
+
+def with_adapter(model: Any, adapter: Path) -> Any:
+    """Return the model with an adapter. Raises TrainError where its weights have no place in the model.
+
+    peft only warns then, and the model answers as if it had never been trained.
+    """
+    import torch
+    from peft import PeftModel, get_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    made = PeftModel.from_pretrained(model, str(adapter))
+    file = adapter / "adapter_model.safetensors"
+    if file.is_file():
+        written, taken = load_file(str(file)), get_peft_model_state_dict(made)
+        lost = [name for name in written if name not in taken]
+        if not lost:
+            lost = [name for name, value in written.items() if not _equal(value, taken[name], torch)]
+        if lost:
+            raise TrainError(
+                f"the adapter {adapter} does not fit the model: {len(lost)} of its {len(written)} weights have no "
+                f"place in it, such as {lost[0]}",
+                cure="take the model that it was trained on",
+            )
+    return made
+
+
+def _equal(one: Any, other: Any, torch: Any) -> bool:
+    return one.shape == other.shape and bool(torch.equal(one.float(), other.detach().cpu().float()))
 
 
 def generate(

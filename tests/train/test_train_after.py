@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,6 +22,7 @@ def lines(path: Path) -> list[dict[str, object]]:
 @pytest.fixture(scope="module")
 def after(runs: dict[str, Done], workshop: Workshop) -> dict[str, Done]:
     """The commands of these tests, in one process."""
+    _misfit(workshop.path / "run-hf" / "adapter", workshop.path / "misfit")
     commands: dict[str, list[str]] = {
         "merged-llama": ["export", "run-llama", "--as", "merged"],
         "merged-gemma3": ["export", "run-gemma3", "--as", "merged"],
@@ -34,9 +36,26 @@ def after(runs: dict[str, Done], workshop: Workshop) -> dict[str, Done]:
         "eval-tasks": ["eval", "run-hf", "--tasks", "hellaswag"],
         "report": ["report", "run-hf", "--to", "page.html"],
         "generate": ["generate", "run-llama/export/merged", "-p", "What follows red?"],
+        "misfit": ["generate", "misfit", "-p", "What follows red?"],
         "generate-adapter": ["generate", "run-llama", "-p", "What follows red?"],
     }
     return dict(zip(commands, workshop.several(list(commands.values())), strict=True))
+
+
+def _misfit(adapter: Path, target: Path) -> None:
+    """Make an adapter for a model with more layers."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(adapter, target)
+    weights = load_file(adapter / "adapter_model.safetensors")
+    renamed = {name.replace(".layers.1.", ".layers.7."): value for name, value in weights.items()}
+    save_file(renamed, target / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def test_an_adapter_that_does_not_fit_is_refused(after: dict[str, Done]) -> None:
+    """peft only warns, and the model would answer as if it had never been trained."""
+    assert after["misfit"].code == 1
+    assert "does not fit the model: 14 of its 28 weights have no place in it, such as" in after["misfit"].err
 
 
 @pytest.mark.parametrize("backend", ["unsloth", "hf"])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 from strix_train.errors import TrainError
-from strix_train.generate import Source
+from strix_train.generate import Source, with_adapter
 from strix_train.names import ModelName
 
 # Libraries' names of number formats that hold a weight in a file of their own.
@@ -39,9 +40,7 @@ def load_for_merging(source: Source) -> tuple[Any, Any]:
         model = model.dequantize()
     tokenizer = AutoTokenizer.from_pretrained(str(source.adapter or base.source), local_files_only=base.local)
     if source.adapter:
-        from peft import PeftModel
-
-        model = PeftModel.from_pretrained(model, str(source.adapter))
+        model = with_adapter(model, source.adapter)
     return model.eval(), tokenizer
 
 
@@ -57,6 +56,14 @@ def merge(model: Any, tokenizer: Any, target: Path) -> None:
         text = " ".join(str(error).split())[:200]
         raise TrainError(f"the merged model cannot be written: {text}", cure="take another --as") from error
     tokenizer.save_pretrained(str(target))
+
+
+def copy_processor(base: ModelName, target: Path) -> None:
+    """Copy what a model for pictures and text needs besides, so that the merged one is as whole as it was."""
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        path = Path(base.source) / name
+        if base.local and path.is_file():
+            shutil.copyfile(path, target / name)
 
 
 def reload(folder: Path) -> tuple[Any, Any]:

@@ -152,6 +152,7 @@ def _merge_into(wish: Wish, folder: Path, tell: Tell) -> list[Probe]:
         probes = probing.take(model, tokenizer, probing.questions_of(wish.source.run, folder_of))
     tell("merging …")
     merge.merge(model, tokenizer, folder)
+    merge.copy_processor(wish.source.base, folder)
     del model
     gc.collect()
     return probes
