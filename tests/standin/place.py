@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from strix_finetune.mirrors import variable
-from tests.standin.command import PREFIX
+from tests.standin.command import PREFIX, VARIABLE
 from tests.standin.server import Standin
 from tests.standin.tree import LEGACY
 
@@ -92,7 +91,7 @@ class Place:
     def environment(self) -> dict[str, str]:
         folders = {f"XDG_{name.upper()}_HOME": str(self.root / name) for name in ("cache", "state", "data")}
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])])
-        return {**os.environ, "PYTHONPATH": path, **folders, **self.indexes()}
+        return {**os.environ, "PYTHONPATH": path, VARIABLE: PREFIX, **folders, **self.indexes()}
 
     def strix(
         self,
@@ -140,11 +139,3 @@ class Place:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content.encode() if isinstance(content, str) else content)
         return name
-
-
-def tags() -> set[str]:
-    """The names of the stand-in's images that Docker has."""
-    done = subprocess.run(
-        ["docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}"], capture_output=True, text=True, check=True
-    )
-    return {line for line in done.stdout.split() if re.match(rf"{re.escape(PREFIX)}[/:]", line)}

@@ -15,6 +15,7 @@ import pytest
 from strix_finetune.codeobject import inspect
 from strix_finetune.codeobject import targets as targets_of
 from tests.standin.amd import NEWER, RELEASE, TARGETS, archives, libraries, placeholders, rocm, torch
+from tests.standin.command import PREFIX, is_left_over, is_ours
 from tests.standin.device_code import code, fat_library
 from tests.standin.shared_object import shared_object
 from tests.standin.wheels import Archive, wheel
@@ -173,3 +174,11 @@ def test_programs_of_a_wheel_can_be_run(tmp_path: Path) -> None:
         modes = {item.filename: item.external_attr >> 16 & 0o777 for item in opened.infolist()}
         assert opened.read("a-1.dist-info/entry_points.txt") == b"[console_scripts]\nrun = a:b\n"
     assert (modes["a/bin/x"], modes["a/y"], modes["a/z"]) == (0o755, 0o755, 0o644)
+
+
+def test_names_of_images_belong_to_a_run() -> None:
+    assert all(is_ours(tag) and not is_left_over(tag) for tag in (f"{PREFIX}:gfx1151", f"{PREFIX}/rocm:gfx1151-0123"))
+    assert is_left_over("localhost/strix-standin-99999999/rocm:gfx1151")
+    for tag in ("localhost/strix-finetune:gfx1151", "localhost/strix-standin-1:gfx1151", "localhost/strix-standin:x"):
+        assert not is_ours(tag)
+        assert not is_left_over(tag)
