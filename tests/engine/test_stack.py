@@ -201,7 +201,6 @@ def test_a_failing_smoke_test_moves_no_tag(place: Place, connection: Engine, scr
 
 
 def test_a_layer_over_its_budget_fails_and_moves_no_tag(place: Place, connection: Engine) -> None:
-    assert place.strix("build").returncode == 0
     before = place.tags(connection)
     place.layer(
         "right",
@@ -209,16 +208,15 @@ def test_a_layer_over_its_budget_fails_and_moves_no_tag(place: Place, connection
         "RUN echo right > /right; rm /opt/data/zeros\n",
         'parent = ["root"]\nrole = "builder"\nbudget_mb = 3',
     )
-    done = place.strix("build")
+    done = place.strix("build", "right")
     assert done.returncode == 1
     assert f"error: {place.images}/right/layer.toml:5: 'right' adds 3.5 MB and may add 3.0 MB" in done.stderr
     # what a later step removes is in the image all the same
     assert "most of it in /opt/data (3.5 MB)" in done.stderr
-    assert "top: not tried, 'right' failed" in done.stderr
-    assert place.tags(connection) == before
+    assert not [tag for tag in place.tags(connection) - before if "/right:" in tag]
     toml = place.images / "right/layer.toml"
     toml.write_text(toml.read_text().replace("budget_mb = 3", "budget_mb = 4"))
-    assert place.strix("build").returncode == 0
+    assert place.strix("build", "right").returncode == 0
     where = ["--engine", place.kind, "--images", str(place.images)]
     command = [sys.executable, "-m", "strix_finetune", "images", "--budget", *where]
     table = subprocess.run(command, env=place.environment(), capture_output=True, text=True)
@@ -253,9 +251,9 @@ def test_a_rebuild_runs_every_step_and_keeps_cache_mounts(place: Place, connecti
         name = names.moving_ref("left", TARGET)
         listed: list[bytes] = []
         connection.run(RunRequest(name, ("/bin/busybox", "find", "/", "-xdev"), network="none"), listed.append)
-        return sorted(b"".join(listed).decode().split()), [layer.created_by for layer in connection.history(name)]
+        return sorted(b"".join(listed).decode().split()), sorted(layer.created_by for layer in connection.history(name))
 
-    place.strix("build")
+    place.strix("build", "left")
     before = inside()
     assert build("--rebuild") == "xx"
     assert build("--rebuild") == "xxx"
@@ -263,34 +261,29 @@ def test_a_rebuild_runs_every_step_and_keeps_cache_mounts(place: Place, connecti
 
 
 def test_a_changed_smoke_test_is_run_again_and_nothing_is_rebuilt(place: Place, connection: Engine) -> None:
-    assert place.strix("build").returncode == 0
+    assert place.strix("build", "root").returncode == 0
     before = place.tags(connection)
     test = place.images / "root/smoke/shell.sh"
     test.write_text("#!/bin/sh\necho another sentence; exit 4\n")
-    planned = {event["layer"]: event for event in place.events("plan")}
+    planned = {event["layer"]: event for event in place.events("plan", "root")}
     assert planned["root"]["reason"] == "up to date, smoke test root/shell.sh changed"
     assert [name for name, event in planned.items() if event["retest"]] == ["root"]
     for _ in range(2):  # until it passes
-        done = place.strix("build")
+        done = place.strix("build", "root")
         assert done.returncode == 1
         assert "smoke test root/shell.sh of 'root' failed: exit code 4: another sentence" in done.stderr
     assert place.tags(connection) == before
     test.write_text("#!/bin/sh\necho a third sentence\n")
-    events = place.events("build")
+    events = place.events("build", "root")
     assert [event["detail"] for event in events if event["event"] == "smoke-result"] == ["a third sentence"]
     assert [event["outcome"] for event in events if event["event"] == "layer-done"] == ["tested"]
-    assert events[-1]["reused"] == 4
+    assert events[-1]["reused"] == 1
     assert place.tags(connection) == before
-    assert not [event for event in place.events("build") if event["event"] == "layer-started"]
+    assert not [event for event in place.events("build", "root") if event["event"] == "layer-started"]
     # what `smoke` ran counts, too
     test.write_text("#!/bin/sh\necho a fourth sentence\n")
     assert place.strix("smoke", "root").returncode == 0
-    assert not any(event["retest"] for event in place.events("plan"))
-    # nothing is pushed that has not passed its tests of today
-    (place.images / "top/smoke/both.sh").write_text("#!/bin/sh\necho changed\n")
-    refused = place.strix("push", "localhost:1/nowhere/demo")
-    assert refused.returncode == 1
-    assert "the final image is up to date, smoke test top/both.sh changed; run 'strix-finetune build'" in refused.stderr
+    assert not any(event["retest"] for event in place.events("plan", "root"))
 
 
 def test_a_syntax_error_and_an_empty_version_have_their_line(place: Place) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from strix_finetune import names, tested
+from strix_finetune import cli, names, tested
 from strix_finetune.engine.base import Image
 from strix_finetune.events import SmokeResult
 from strix_finetune.model import Keyed, Stack
+from strix_finetune.plan import tags_of
 from tests.conftest import Images
+from tests.fakes import FakeEngine
 
 
 @pytest.fixture
@@ -110,3 +113,45 @@ def test_a_record_that_is_none(site: Images, content: str) -> None:
     assert known(site, image(site.render()["base"])) == {}
     record(site, "base", 1)
     assert list(known(site, image(site.render()["base"]))) == ["sha256:1"]
+
+
+LOCK = """format = 1
+channel = "debian"
+target = "gfx1151"
+
+[apt]
+suite = "sid"
+
+[apt.releases]
+sid = { date = "2026-01-01T00:00:00Z", sha256 = "%s" }
+"""
+
+
+def test_nothing_is_pushed_that_has_not_passed_its_tests_of_today(
+    site: Images, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.write("images/locks/debian-gfx1151.toml", LOCK % ("0" * 64))
+    engine = FakeEngine()
+    stack, keyed = site.stack(), site.render()
+    for name, layer in keyed.items():
+        labels = {names.KEY: layer.key, names.TESTS: tested.label(tested.digests(stack, name))}
+        engine.add(labels, *tags_of(layer, stack))
+    pushed: list[str] = []
+
+    def push(ref: str, on_status: Callable[[str], None]) -> str:
+        pushed.append(ref)
+        return "sha256:0"
+
+    monkeypatch.setattr(engine, "push", push)
+    monkeypatch.setattr("strix_finetune.engine.select.connect", lambda kind, env: engine)
+    monkeypatch.setenv("XDG_STATE_HOME", str(site.root / "state"))
+    command = ["push", "localhost:1/x/demo", "--images", str(site.path), "--target", "gfx1151", "--channel", "debian"]
+    assert cli.main(command) == 0
+    assert len(pushed) == 2
+    site.write("images/app/smoke/gpu.sh", "#!/bin/sh\nexit 1\n", executable=True)
+    capsys.readouterr()
+    assert cli.main(command) == 1
+    assert len(pushed) == 2
+    assert capsys.readouterr().err == (
+        "error: the final image is up to date, smoke test app/gpu.sh changed; run 'strix-finetune build' first\n"
+    )
