@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.standin.device_code import code, side_file, split_library
+from tests.standin.rocm_libraries import CORE, LIBRARIES, PRELOADED
 from tests.standin.shared_object import shared_object
 from tests.standin.wheels import Archive, sdist, wheel
 
@@ -29,43 +30,6 @@ TARGETS = (
 # the second pack of torch, with the flash attention images of a family; not every target has one
 FAMILIES = {"gfx110": "gfx110x", "gfx115": "gfx115x", "gfx120": "gfx12-0"}
 
-_CORE = {
-    "libamdhip64.so.7": (
-        "__hipPopCallConfiguration", "__hipPushCallConfiguration", "__hipRegisterFatBinary", "__hipRegisterFunction",
-        "__hipUnregisterFatBinary", "hipDeviceGetAttribute", "hipGetDeviceCount", "hipGetErrorString",
-        "hipGetLastError", "hipInit", "hipLaunchKernel", "hipMallocManaged", "hipMemPrefetchAsync", "hipMemset",
-        "hipPeekAtLastError", "hipRuntimeGetVersion",
-    ),
-    "libamd_comgr.so.3": ("amd_comgr_get_version",),
-    "libhiprtc.so.7": ("hiprtcCompileProgram", "hiprtcCreateProgram"),
-    "libhsa-runtime64.so.1": ("hsa_init",),
-    "libroctx64.so.4": ("roctxMarkA",),
-}  # fmt: skip
-# soname → (file in kpack archives, archive, functions, needed)
-_LIBRARIES: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
-    "librccl.so.1": ("lib/librccl.so.1.0", "rccl_lib", ("ncclAllReduce", "ncclGetVersion"), ("libamdhip64.so.7",)),
-    "librocblas.so.5": ("lib/librocblas.so.5", "blas_lib", ("rocblas_create_handle",), ("libamdhip64.so.7",)),
-    "libhipblas.so.3": (
-        "", "", ("hipblasCreate", "hipblasGemmEx", "hipblasGemmStridedBatchedEx"), ("librocblas.so.5",),
-    ),
-    "libhipblaslt.so.1": (
-        "lib/libhipblaslt.so.1", "blas_lib",
-        tuple(f"hipblasLt{name}" for name in (
-            "Create", "Matmul", "MatmulAlgoGetHeuristic", "MatmulDescCreate", "MatmulDescDestroy",
-            "MatmulDescSetAttribute", "MatmulPreferenceCreate", "MatmulPreferenceSetAttribute", "MatrixLayoutCreate",
-            "MatrixLayoutDestroy",
-        )),
-        ("libamdhip64.so.7",),
-    ),
-    "librocrand.so.1": ("lib/librocrand.so.1", "rand_lib", ("rocrand_create_generator",), ("libamdhip64.so.7",)),
-    "libhiprand.so.1": ("", "", ("hiprandCreateGenerator",), ("librocrand.so.1",)),
-    "libhipfft.so.0": ("", "", ("hipfftCreate",), ()),
-    "libhipsparse.so.4": ("", "", ("hipsparseCreate",), ()),
-    "libhipsolver.so.1": ("", "", ("hipsolverCreate",), ()),
-    "libMIOpen.so.1": ("", "", ("miopenCreate",), ("libamdhip64.so.7",)),
-}  # fmt: skip
-_PRELOADED = ("amd_comgr", "amdhip64", "roctx64", "hiprtc", "hipblas", "hipfft", "hiprand", "hipsparse", "hipsolver",
-              "rccl", "hipblaslt", "miopen")  # fmt: skip
 _BALLAST = 1 << 19
 _ACROSS = "$ORIGIN:$ORIGIN/../../_rocm_sdk_core/lib"
 
@@ -169,7 +133,7 @@ def core(release: Release) -> Archive:
         "rocm_sdk_core/__init__.py": "",
         "rocm_sdk_core/_cli.py": (_SOURCES / "core/cli.py").read_text(),
     }
-    files |= {f"_rocm_sdk_core/lib/{name}": shared_object(name, functions) for name, functions in _CORE.items()}
+    files |= {f"_rocm_sdk_core/lib/{name}": shared_object(name, functions) for name, functions in CORE.items()}
     # long enough that a download of it can break off, be slow and go on
     files["_rocm_sdk_core/share/ballast"] = random.Random(release.rocm).randbytes(_BALLAST)
     scripts = {"rocminfo": "rocm_sdk_core._cli:rocminfo"}
@@ -178,7 +142,7 @@ def core(release: Release) -> Archive:
 
 def libraries(release: Release) -> Archive:
     files: dict[str, bytes | str] = {"_rocm_sdk_libraries/__init__.py": ""}
-    for soname, (binary, side, functions, needed) in _LIBRARIES.items():
+    for soname, (binary, side, functions, needed) in LIBRARIES.items():
         if side:
             built = split_library(soname, binary, f"../.kpack/{side}_@GFXARCH@.kpack", functions, needed, _ACROSS)
         else:
@@ -219,7 +183,7 @@ def torch(release: Release, tag: str = "") -> Archive:
         ),
         "torch/_rocm_init.py": (
             "def initialize():\n    import rocm_sdk\n\n"
-            f"    rocm_sdk.initialize_process(preload_shortnames={_PRELOADED!r}, check_version={release.rocm!r})\n"
+            f"    rocm_sdk.initialize_process(preload_shortnames={PRELOADED!r}, check_version={release.rocm!r})\n"
         ),
         "torch/lib/libtorch_cpu.so": shared_object("libtorch_cpu.so"),
         "torch/lib/libc10_hip.so": shared_object("libc10_hip.so", needed=["libamdhip64.so.7"]),
@@ -271,10 +235,10 @@ def audio(release: Release) -> Archive:
 
 def device(release: Release, target: str) -> Iterator[Archive]:
     """What differs from target to target: ROCm's pack, torch's and torchvision's."""
-    archives = {side for _, side, _, _ in _LIBRARIES.values() if side}
+    archives = {side for _, side, _, _ in LIBRARIES.values() if side}
     files: dict[str, bytes | str] = {
         f"_rocm_sdk_libraries/.kpack/{side}_{target}.kpack": side_file(
-            [binary for binary, where, _, _ in _LIBRARIES.values() if where == side], target
+            [binary for binary, where, _, _ in LIBRARIES.values() if where == side], target
         )
         for side in sorted(archives)
     }
