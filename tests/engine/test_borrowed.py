@@ -241,10 +241,14 @@ def test_the_command_line_locks_and_builds(
     assert made.name == helper.name, "who runs mmdebstrap is no part of the recipe"
     # another version of mmdebstrap may leave another trace of itself
     assert len(members(made) ^ members(helper)) <= 3
-    # the layer is there now and lends: the helper is asked no more
     checked = strix("lock", "--check")
     assert checked.returncode == 0, checked.stderr
-    assert "making an image of Debian's tools out of sha256:" in checked.stderr
+    assert checked.stderr == "", "the image of the tools is there"
+    # the layer is there now and can lend: the registry is asked no more, and the lock needs no image
+    updated = strix("lock", "--update", f"{registry}/debian:sid")
+    assert updated.returncode == 0, updated.stderr
+    assert updated.stderr.startswith("making an image of Debian's tools out of sha256:")
+    assert lockfile.read(mine / f"locks/{CHANNEL}-{TARGET}.toml").images == {}
     again = strix("build", "--locked")
     assert "1 up to date" in again.stderr
 
