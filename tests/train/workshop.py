@@ -63,7 +63,9 @@ class Workshop:
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the environment of the processes: this checkout, one thread, nothing of the caller's caches."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "STRIX_"))}
+        # in the container the launcher names a folder for our cache, which would outlive the tests
+        ours = ("HF_", "STRIX_", "XDG_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         return kept | {
             "PYTHONPATH": str(ROOT / "src"),
             "OMP_NUM_THREADS": "1",
