@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import heapq
-import io
-import json
 import tarfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import PurePosixPath
-from typing import IO, Any, cast
+from collections.abc import Mapping
+from typing import Any
 
+from strix_finetune.engine import archive
 from strix_finetune.engine.base import Engine
-from strix_finetune.engine.places import IterReader
 from strix_finetune.errors import EngineError, Problem
-
-_BLOCK = 1024 * 1024
-_ZSTD = b"\x28\xb5\x2f\xfd"
-# configurations and manifests are some kilobytes; anything larger is a layer
-_TEXT_LIMIT = 8 * 1024 * 1024
 
 Folders = Mapping[str, int]
 
@@ -31,32 +22,10 @@ def own_folders(engine: Engine, image: str, parent: str) -> dict[str, int]:
     EngineError when it cannot be exported.
     """
     below = len(engine.history(parent)) if parent else 0
-    layers: dict[str, dict[str, int]] = {}
-    links: dict[str, str] = {}
-    texts: dict[str, bytes] = {}
-    stream = engine.export(image)
-    try:
-        with tarfile.open(fileobj=io.BufferedReader(IterReader(stream), _BLOCK), mode="r|") as archive:
-            for member in archive:
-                if member.issym() or member.islnk():
-                    links[member.name] = _target(member)
-                handle = archive.extractfile(member) if member.isfile() else None
-                if handle is None:
-                    continue
-                head = cast(io.BufferedReader, handle).peek(512)[:512]
-                if head[:1] in (b"{", b"["):
-                    texts[member.name] = handle.read(_TEXT_LIMIT)
-                elif member.size > 0:
-                    layers[member.name] = _folders(handle, head)
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise EngineError(Problem(f"the export of {image} is not a whole archive: {error}")) from error
-    finally:
-        close = getattr(stream, "close", None)
-        if close is not None:
-            close()
+    exported = archive.read(engine, image, _folders)
     total: dict[str, int] = {}
-    for name in _own_layers(texts, below):
-        for folder, size in layers.get(links.get(name, name), {}).items():
+    for layer in exported.layers[len(exported.layers) - _own(exported.config, below) :]:
+        for folder, size in (layer or {}).items():
             total[folder] = total.get(folder, 0) + size
     return total
 
@@ -90,52 +59,23 @@ def heaviest(folders: Folders, count: int = 3) -> list[tuple[str, int]]:
     return found
 
 
-def _target(member: tarfile.TarInfo) -> str:
-    """The member that a link stands for: of a symbolic one, from where it lies."""
-    if member.islnk():
-        return member.linkname
-    parts: list[str] = []
-    for part in (PurePosixPath(member.name).parent / member.linkname).parts:
-        if part == "..":
-            parts[-1:] = []
-        else:
-            parts.append(part)
-    return "/".join(parts)
-
-
-def _folders(handle: IO[bytes], head: bytes) -> dict[str, int]:
-    """Folder → bytes of the files right in it, of one layer. Empty for what is no tar."""
+def _folders(layer: tarfile.TarFile) -> dict[str, int]:
+    """Folder → bytes of the files right in it, of one layer; up to where it ends, where it is cut off."""
     found: dict[str, int] = {}
     try:
-        with _unpacked(handle, head) as plain, tarfile.open(fileobj=plain, mode="r|*", bufsize=_BLOCK) as layer:
-            for member in layer:
-                if member.isfile():
-                    folder = member.name.removeprefix("./").strip("/").rpartition("/")[0]
-                    found[folder] = found.get(folder, 0) + member.size
+        for member in layer:
+            if member.isfile():
+                folder = member.name.removeprefix("./").strip("/").rpartition("/")[0]
+                found[folder] = found.get(folder, 0) + member.size
     except tarfile.ReadError:
         return found
     return found
 
 
-@contextmanager
-def _unpacked(handle: IO[bytes], head: bytes) -> Iterator[IO[bytes]]:
-    """A layer without its zstd, which tarfile of this Python may not know; gzip it does."""
-    if not head.startswith(_ZSTD):
-        yield handle
-        return
-    from strix_finetune.codeobject.codec import zstd_module
-
-    with zstd_module().ZstdFile(handle) as plain:
-        yield plain
-
-
-def _own_layers(texts: Mapping[str, bytes], below: int) -> list[str]:
-    """Names of the layers that were added after the first `below` steps of the image's history."""
+def _own(config: Mapping[str, Any], below: int) -> int:
+    """How many layers were added after the first `below` steps of the image's history."""
+    history = config.get("history") or []
     try:
-        manifest: dict[str, Any] = json.loads(texts["manifest.json"])[0]
-        history: list[dict[str, Any]] = json.loads(texts[manifest["Config"]]).get("history") or []
-        names: list[str] = manifest["Layers"]
-    except (KeyError, ValueError, IndexError, TypeError, AttributeError):
+        return sum(not step.get("empty_layer") for step in history[below:])
+    except (TypeError, AttributeError):
         raise EngineError(Problem("the engine's archive of the image does not say what its layers are")) from None
-    own = sum(not step.get("empty_layer") for step in history[below:])
-    return names[len(names) - own :]

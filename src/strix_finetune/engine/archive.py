@@ -1,0 +1,115 @@
+"""An image as the engine exports it, read once as it streams: each layer is visited when it passes by, none is held."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import IO, Any, Generic, TypeVar, cast
+
+from strix_finetune.engine.base import Engine
+from strix_finetune.engine.places import IterReader
+from strix_finetune.errors import EngineError, Problem
+
+_BLOCK = 1024 * 1024
+_ZSTD = b"\x28\xb5\x2f\xfd"
+# configurations and manifests are some kilobytes; anything larger is a layer
+_TEXT_LIMIT = 8 * 1024 * 1024
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Exported(Generic[T]):
+    """What was seen of an image: its configuration, and what the visit of each layer gave, the lowest first.
+
+    A layer that is no tar gave None. Where one layer is there twice, so is what its visit gave.
+    """
+
+    config: Mapping[str, Any]
+    layers: tuple[T | None, ...]
+
+
+def read(engine: Engine, image: str, visit: Callable[[tarfile.TarFile], T]) -> Exported[T]:
+    """Export an image and `visit` each of its layers, in the order in which the engine sends them.
+
+    Raises EngineError when it cannot be exported or the archive is not whole.
+    """
+    seen: dict[str, T | None] = {}
+    links: dict[str, str] = {}
+    texts: dict[str, bytes] = {}
+    stream = engine.export(image)
+    try:
+        with tarfile.open(fileobj=io.BufferedReader(IterReader(stream), _BLOCK), mode="r|") as archive:
+            for member in archive:
+                if member.issym() or member.islnk():
+                    links[member.name] = _target(member)
+                handle = archive.extractfile(member) if member.isfile() else None
+                if handle is None:
+                    continue
+                head = cast(io.BufferedReader, handle).peek(512)[:512]
+                if head[:1] in (b"{", b"["):
+                    texts[member.name] = handle.read(_TEXT_LIMIT)
+                elif member.size > 0:
+                    seen[member.name] = _visited(handle, head, visit)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise EngineError(Problem(f"the export of {image} is not a whole archive: {error}")) from error
+    finally:
+        close = getattr(stream, "close", None)
+        if close is not None:
+            close()
+    config, names = _described(texts)
+    return Exported(config, tuple(seen.get(links.get(name, name)) for name in names))
+
+
+def _described(texts: Mapping[str, bytes]) -> tuple[Mapping[str, Any], list[str]]:
+    """The image's configuration, and the members that are its layers."""
+    try:
+        manifest: dict[str, Any] = json.loads(texts["manifest.json"])[0]
+        config = json.loads(texts[manifest["Config"]])
+        names: list[str] = manifest["Layers"]
+        if isinstance(config, dict) and isinstance(names, list):
+            return config, names
+    except (KeyError, ValueError, IndexError, TypeError, AttributeError):
+        pass
+    raise EngineError(Problem("the engine's archive of the image does not say what its layers are")) from None
+
+
+def _target(member: tarfile.TarInfo) -> str:
+    """The member that a link stands for: of a symbolic one, from where it lies."""
+    if member.islnk():
+        return member.linkname
+    parts: list[str] = []
+    for part in (PurePosixPath(member.name).parent / member.linkname).parts:
+        if part == "..":
+            parts[-1:] = []
+        else:
+            parts.append(part)
+    return "/".join(parts)
+
+
+def _visited(handle: IO[bytes], head: bytes, visit: Callable[[tarfile.TarFile], T]) -> T | None:
+    """What a visit of one layer gives; None for what is no tar."""
+    with _unpacked(handle, head) as plain:
+        try:
+            layer = tarfile.open(fileobj=plain, mode="r|*", bufsize=_BLOCK)  # noqa: SIM115
+        except tarfile.ReadError:
+            return None
+        with layer:
+            return visit(layer)
+
+
+@contextmanager
+def _unpacked(handle: IO[bytes], head: bytes) -> Iterator[IO[bytes]]:
+    """A layer without its zstd, which tarfile of this Python may not know; gzip it does."""
+    if not head.startswith(_ZSTD):
+        yield handle
+        return
+    from strix_finetune.codeobject.codec import zstd_module
+
+    with zstd_module().ZstdFile(handle) as plain:
+        yield plain
