@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from strix_train import ruling
+from strix_train.backends import chunkedloss
 from strix_train.backends.base import Load
 from strix_train.errors import InputError, Problem
 from strix_train.recipe.adapter import Full, LowRank
@@ -176,10 +177,17 @@ class PlainBackend:
         }
 
     def trainer_class(self) -> Any:
-        """Return the trainer class to build on."""
+        """Return the trainer class to build on: its loss is computed in chunks where the model's is the usual one."""
         from transformers import Trainer
 
-        return Trainer
+        class Chunked(Trainer):  # type: ignore[misc]
+            """transformers' trainer, which never holds all logits of a batch."""
+
+            def __init__(self, model: Any = None, **kwargs: Any) -> None:
+                chunkedloss.install(model)
+                super().__init__(model=model, **kwargs)
+
+        return Chunked
 
     def answering(self, model: Any) -> AbstractContextManager[None]:
         """Return a context in which the model generates; it trains again afterwards."""

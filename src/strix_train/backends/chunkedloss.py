@@ -1,0 +1,147 @@
+"""Cross entropy without all logits at once: a chunk of tokens goes through the output layer, and is forgotten.
+
+The logits of a batch take tokens x vocabulary x 12 bytes at their peak (16 bits, the same in 32, their gradient): 6 GiB
+for 4096 tokens of a vocabulary of 128,256. Here the gradient of each chunk is made with the chunk, in the forward pass,
+so that nothing of that size is saved and no product is computed twice. Tokens that are not learned take no part.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from strix_train.encode import IGNORED
+
+# Bytes of the 32-bit logits of one chunk.
+_CHUNK = 2**27
+
+
+def tokens_at_a_time(vocabulary: int) -> int:
+    """Return how many tokens one chunk has."""
+    return max(16, _CHUNK // (4 * max(1, vocabulary)))
+
+
+def install(model: Any) -> bool:
+    """Let a causal language model compute its loss in chunks where labels are given; its `logits` are then None.
+
+    `model`: plain, or with an adapter of peft. Returns False, and changes nothing, where its loss or its output layer
+    is another than the usual one. Without labels (generation, scoring) the model is as it was.
+    """
+    import torch
+    from transformers.loss.loss_utils import ForCausalLMLoss
+
+    inner = model.get_base_model() if hasattr(model, "peft_config") else model
+    head: Any = inner.get_output_embeddings() if hasattr(inner, "get_output_embeddings") else None
+    if type(head) is not torch.nn.Linear or head.bias is not None:
+        return False
+    if getattr(inner, "loss_function", None) is not ForCausalLMLoss:
+        return False
+    text = inner.config.get_text_config()
+    plain_head, plain_forward = head.forward, inner.forward
+    deferring = False
+
+    def through_head(hidden: Any) -> Any:
+        return hidden if deferring else plain_head(hidden)
+
+    def loss_of(logits: Any, labels: Any, *args: Any, **kwargs: Any) -> Any:
+        if not deferring:
+            return ForCausalLMLoss(logits, labels, *args, **kwargs)
+        return loss(
+            logits, head.weight, labels, kwargs.get("num_items_in_batch"), kwargs.get("shift_labels"), cap=softcap
+        )
+
+    @functools.wraps(plain_forward)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        nonlocal deferring
+        if kwargs.get("labels") is None or kwargs.get("return_dict") is False:
+            return plain_forward(*args, **kwargs)
+        deferring = True
+        if softcap is not None:
+            text.final_logit_softcapping = None  # it is for logits, and hidden states stand in their place
+        try:
+            found = plain_forward(*args, **kwargs)
+        finally:
+            deferring = False
+            if softcap is not None:
+                text.final_logit_softcapping = softcap
+        found["logits"] = None
+        return found
+
+    softcap = getattr(text, "final_logit_softcapping", None)
+    head.forward, inner.forward, inner.loss_function = through_head, forward, loss_of
+    return True
+
+
+def loss(
+    hidden: Any, weight: Any, labels: Any, items: Any = None, shifted: Any = None, *, cap: float | None = None
+) -> Any:
+    """Return the loss of hidden states (rows, tokens, width) for labels (rows, tokens), as a scalar in 32 bits.
+
+    The sum over the learned tokens, divided by `items` (of all accumulated batches) or else by their own number.
+    `shifted`: labels that stand below the token that foretells them already. `cap`: the model's soft cap of logits.
+    """
+    import torch
+
+    if shifted is None:
+        shifted = torch.nn.functional.pad(labels, (0, 1), value=IGNORED)[..., 1:]
+    targets = shifted.reshape(-1).to(hidden.device)
+    learned = (targets != IGNORED).nonzero()[:, 0]
+    total = _summed().apply(hidden.reshape(-1, hidden.shape[-1])[learned], weight, targets[learned], cap)
+    if items is None:
+        items = len(learned)
+    elif torch.is_tensor(items):
+        items = items.to(total.device)
+    return total / items
+
+
+@functools.cache
+def _summed() -> Any:
+    """Return the autograd function, made once torch is wanted."""
+    import torch
+
+    class Summed(torch.autograd.Function):  # type: ignore[misc]
+        """Summed cross entropy of hidden states (tokens, width) through an output layer (vocabulary, width)."""
+
+        @staticmethod
+        def forward(ctx: Any, hidden: Any, weight: Any, targets: Any, cap: float | None) -> Any:
+            kind = hidden.device.type
+            dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+            with torch.autocast(kind, enabled=False):
+                some = weight.to(dtype)
+                for_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+                for_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+                total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+                step = tokens_at_a_time(len(weight))
+                for start in range(0, len(targets), step):
+                    part, wanted = hidden[start : start + step].to(dtype), targets[start : start + step, None]
+                    scores = (part @ some.T).float()
+                    if cap is not None:
+                        scores.div_(cap).tanh_().mul_(cap)
+                    norm = scores.logsumexp(-1, keepdim=True)
+                    total += (norm - scores.gather(1, wanted)).sum()
+                    if for_hidden is None and for_weight is None:
+                        continue
+                    slope = 1 - (scores / cap) ** 2 if cap is not None else None
+                    grad = scores.sub_(norm).exp_()
+                    grad.scatter_add_(1, wanted, torch.full_like(wanted, -1, dtype=grad.dtype))
+                    if slope is not None:
+                        grad.mul_(slope)
+                    grad = grad.to(dtype)
+                    if for_hidden is not None:
+                        for_hidden[start : start + step] = grad @ some
+                    if for_weight is not None:
+                        for_weight += grad.T @ part
+            ctx.save_for_backward(for_hidden, None if for_weight is None else for_weight.to(weight.dtype))
+            return total
+
+        @staticmethod
+        def backward(ctx: Any, *outer: Any) -> Any:
+            for_hidden, for_weight = ctx.saved_tensors
+            [scale] = outer
+
+            def scaled(grad: Any) -> Any:
+                return None if grad is None else grad * scale.to(grad.dtype)
+
+            return scaled(for_hidden), scaled(for_weight), None, None
+
+    return Summed
