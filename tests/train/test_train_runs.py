@@ -126,11 +126,14 @@ def kill_often(
             if not done.alive:
                 break
             killed += 1
-            assert not (run / "status.json").exists()
+            if (run / "status.json").exists():
+                # the signal found the process alive, and the run behind its end
+                assert json.loads((run / "status.json").read_text())["state"] == "done"
+                break
             for path in (run / "checkpoints").glob("checkpoint-*"):
                 sealed = (path / "complete.json").is_file()
                 assert not sealed or checkpointing.fault(path, deep=True) == ""
-        assert done.code == 0, done.err
+        assert done.code in (0, -signal.SIGKILL), done.err
         usual = max(2.0, done.seconds)
         assert the_same(metrics(run)) == the_same(metrics(whole))
         assert weights(run) == weights(whole)
