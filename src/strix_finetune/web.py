@@ -6,6 +6,7 @@ import random
 import ssl
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from email.message import Message
 from http.client import HTTPMessage
 from typing import IO
@@ -73,7 +74,7 @@ def pause(fruitless: int, wait: float | None) -> float:
     return min(_LONGEST_WAIT, wait if wait is not None else 2.0**fruitless * random.uniform(0.25, 0.5))
 
 
-def retry_after(headers: Message) -> float | None:
+def retry_after(headers: Message | Mapping[str, str]) -> float | None:
     """Seconds that the server wants us to wait; it says a number or a date."""
     text = headers.get("Retry-After", "").strip()
     if text.isdigit():

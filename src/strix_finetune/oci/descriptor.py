@@ -49,9 +49,9 @@ class Descriptor:
     media_type: str
     digest: str
     size: int
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
     artifact_type: str = ""
-    platform: Mapping[str, str] = field(default_factory=dict)
+    platform: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def as_json(self) -> dict[str, Any]:
         made: dict[str, Any] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}

@@ -1,0 +1,58 @@
+"""Where images lie in a registry: its host, the path of the repository, and the addresses below it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from strix_finetune.errors import InputError
+from strix_finetune.netconf import is_loopback
+
+# what a registry without a path gets
+DEFAULT_PATH = "strix-finetune"
+_HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?")
+_PATH = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """`host` with its port; `path` without slashes at its ends."""
+
+    host: str
+    path: str
+
+    @property
+    def loopback(self) -> bool:
+        """Whether it lies on this machine: only there is plain HTTP spoken, as the engines do."""
+        return is_loopback(self.host)
+
+    @property
+    def root(self) -> str:
+        """The address of the API itself."""
+        # the registry of docker.io answers under another name
+        host = "registry-1.docker.io" if self.host in ("docker.io", "index.docker.io") else self.host
+        return f"{'http' if self.loopback else 'https'}://{host}"
+
+    def url(self, rest: str) -> str:
+        """The address of something in this repository."""
+        return f"{self.root}/v2/{self.path}/{rest}"
+
+    def at(self, reference: str) -> str:
+        """The full name of a tag or digest in it."""
+        return f"{self}{'@' if reference.startswith('sha256:') else ':'}{reference}"
+
+    def __str__(self) -> str:
+        return f"{self.host}/{self.path}"
+
+
+def parse(text: str) -> Repository:
+    """`HOST[:PORT][/PATH]`. Raises InputError for a name without a host, with a tag, or that no registry allows."""
+    host, _, path = text.removeprefix("oci://").rstrip("/").partition("/")
+    if not _HOST.fullmatch(host) or not ("." in host or ":" in host or host == "localhost"):
+        raise InputError(f"'{text}' does not begin with the host of a registry", cure="write HOST/NAME or HOST:PORT")
+    path = path or DEFAULT_PATH
+    if not _PATH.fullmatch(path):
+        tagged = ":" in path or "@" in path
+        cure = "leave the tag out: it follows from target and key" if tagged else "use small letters, digits and . _ -"
+        raise InputError(f"'{text}' is not the name of a repository", cure=cure)
+    return Repository(host, path)
