@@ -24,6 +24,7 @@ COMMANDS = {
     "vendor": ("strix_finetune.cli.vendor:vendor", "Put every input of the lock into one folder."),
     "push": ("strix_finetune.cli.registry:push", "Push tested images to a registry."),
     "pull": ("strix_finetune.cli.registry:pull", "Pull images from a registry."),
+    "sbom": ("strix_finetune.cli.supply:sbom", "List everything in an image, with licences, as CycloneDX or SPDX."),
     "fetch": ("strix_finetune.cli.fetch:fetch", "Get what the demo needs."),
     "train": ("strix_finetune.cli.run:train", "Run `train` in the image, with the right flags for this host."),
     "run": ("strix_finetune.cli.run:run", "Run any command in the image."),
