@@ -11,20 +11,26 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from strix_finetune import hostwsl
+from strix_finetune.caches import CACHES, ENVIRONMENT, TOKEN
 from strix_finetune.errors import InputError, Place, Problem, TemplateError
-from strix_finetune.launch import HUB, MODELS
 
-# where a secret of compose lies, whatever it is called; HF_TOKEN_PATH is what the hub's library reads
-TOKEN = "/run/secrets/hf-token"
 _MARK = "@mark@"
 _MARKED = re.compile(r"^(?:#|//) made by strix-finetune emit \w+, digest ([0-9a-f]{12}).*\n", re.M)
 # neither all engines' --mount and --volume nor all of these file formats can hold them
 _UNHOLDABLE = re.compile(r"[,:\"'\\$%`\x00-\x1f\x7f]")
 _IMAGE = re.compile(r"[a-z0-9][\w.:/-]*(?:@sha256:[0-9a-f]{64})?")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+_WSL = {
+    "device": hostwsl.DEVICE,
+    "dxcore": hostwsl.DXCORE,
+    "dxcore_inside": hostwsl.DXCORE_INSIDE,
+    "bridge": hostwsl.BRIDGE_INSIDE,
+    "environment": hostwsl.ENVIRONMENT,
+}
 _DEVICE = re.compile(r"/dev/[\w./-]+")
 
 
@@ -58,7 +64,8 @@ class Values:
     """What the templates see. Empty means: found out where the definition is used, or left to the tool.
 
     `devices`: device files; `groups`: their groups on the host, as numbers; `user`: "UID:GID"; `project`: the folder
-    that is mounted; `token`: a file; `shm`, `gtt`: GiB. Raises InputError for what no definition could hold.
+    that is mounted; `token`: a file; `moved`: caches that are not in their usual places, by name; `shm`, `gtt`: GiB.
+    Raises InputError for what no definition could hold.
     """
 
     image: str
@@ -70,6 +77,7 @@ class Values:
     user: str = ""
     project: str = ""
     token: str = ""
+    moved: Mapping[str, str] = field(default_factory=dict)
     shm: int = 8
     rdma: bool = False
     selinux: bool = False
@@ -83,7 +91,7 @@ class Values:
             raise InputError(f"'{self.image}' is no name of an image", cure="write registry/name:tag")
         if not _NAME.fullmatch(self.name):
             raise InputError(f"'{self.name}' is no name of a container", cure="take lower-case letters, digits and -_.")
-        for path in (self.project, self.token):
+        for path in (self.project, self.token, *self.moved.values()):
             if found := _UNHOLDABLE.search(path):
                 raise InputError(
                     f"the path '{path}' has {found[0]!r}, which no mount can hold", cure="use another path"
@@ -171,9 +179,11 @@ def _render(template: str, values: Values, folder: Path) -> str:
     from strix_finetune.templates import make_environment
 
     environment = make_environment(FileSystemLoader(folder))
-    environment.filters |= {"sh": shlex.quote, "word": _unit_word, "compose": _compose}
-    inside = {"models": MODELS, "hub": HUB, "token": TOKEN}
-    known = asdict(values) | {"local": values.local, "run_args": values.run_args, "inside": inside, "mark": _MARK}
+    environment.filters |= {"sh": shlex.quote, "word": _unit_word, "compose": _compose, "place": _place}
+    environment.filters |= {"quoted": '"{}"'.format}
+    known = asdict(values) | {"local": values.local, "run_args": values.run_args, "mark": _MARK}
+    known |= {"caches": [{**asdict(cache), "moved": values.moved.get(cache.name, "")} for cache in CACHES]}
+    known |= {"environment": ENVIRONMENT, "token_inside": TOKEN, "wsl": _WSL}
     place = Place(folder / template)
     try:
         return environment.get_template(template).render(known)
@@ -183,6 +193,11 @@ def _render(template: str, values: Values, folder: Path) -> str:
         raise TemplateError(Problem(error.problems[0].message, place, error.problems[0].cure)) from error
     except JinjaError as error:
         raise TemplateError(Problem(error.message or str(error), place, "mend it, or install anew")) from error
+
+
+def _place(cache: Mapping[str, str], home: str) -> str:
+    """Where a cache lies, in the words of a tool whose word for the home is `home`."""
+    return cache["moved"] or f"{home}/.cache/{cache['folder']}"
 
 
 def _unit_word(text: str) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from strix_finetune import hostcdi, hostgpu, leftovers
+from strix_finetune import hostcdi, hostgpu, hostwsl, leftovers
+from strix_finetune.caches import CACHES
 from strix_finetune.errors import InputError, Problem
 from strix_finetune.launch import Host
 from strix_finetune.paths import Folders
@@ -16,25 +17,48 @@ from strix_finetune.paths import Folders
 _SELINUX = "sys/fs/selinux"
 
 
-def read(env: Mapping[str, str], folders: Folders, *, gpu: bool, interactive: bool, root: Path = Path("/")) -> Host:
-    """Look at this host. `gpu`: the image is for one. Nothing is opened, no program is run."""
-    devices = hostgpu.devices(root) if gpu else ()
+def read(
+    env: Mapping[str, str],
+    *,
+    target: str,
+    interactive: bool,
+    gpus: Sequence[int] = (),
+    root: Path = Path("/"),
+) -> Host:
+    """Look at this host. `target`: of the image, empty when it is for no GPU; `gpus`: numbers of the wanted ones.
+
+    Nothing is opened, no program is run. Raises InputError for what is not there.
+    """
+    wsl = hostwsl.find(root) if target else None
+    there = hostgpu.gpus(root) if target else ()
+    if gpus and wsl:
+        raise InputError("Windows chooses the GPU that WSL lends", cure="leave --gpu out")
+    if gpus and not target:
+        raise InputError("the image of the target cpu uses no GPU", cure="leave --gpu out")
+    chosen = hostgpu.choose(there, target, gpus)
+    for number, gpu in zip(gpus, chosen, strict=False):
+        if gpu.gfx != target:
+            raise InputError(f"GPU {number} is {gpu.gfx}, and the image is for {target}", cure="leave --target out")
+    devices = (_lent(wsl) if wsl else hostgpu.devices(root, chosen)) if target else ()
     rdma = tuple(sorted(str(path) for path in (root / "dev/infiniband").glob("*") if path.is_char_device()))
     most = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
     home = Path(env.get("HOME") or "/")
+    places = {cache.name: cache.place(env) for cache in CACHES}
     return Host(
         uid=os.getuid(),
         gid=os.getgid(),
         home=home,
         workdir=_workdir(),
-        models=Path(env["STRIX_MODELS"]).absolute() if env.get("STRIX_MODELS") else folders.cache / "models",
-        hub=Path(env.get("HF_HOME") or home / ".cache/huggingface").absolute(),
-        compiled=folders.cache / "compiled",
+        models=places["models"],
+        hub=places["hub"],
+        compiled=places["compiled"],
         env=env,
         devices=devices,
         groups=hostgpu.groups(devices),
         open_to_all=hostgpu.open_to_all(devices),
-        cdi=bool(devices) and hostcdi.usable(root),
+        hidden=_hidden(there, devices, root),
+        cdi=bool(devices) and not wsl and hostcdi.usable(root),
+        wsl=wsl,
         rdma=rdma,
         rdma_groups=hostgpu.groups(rdma),
         locked_memory=-1 if most == resource.RLIM_INFINITY else most,
@@ -64,6 +88,19 @@ def token(env: Mapping[str, str], folders: Folders) -> Iterator[Path | None]:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secret)
         yield path
+
+
+def _hidden(there: Sequence[hostgpu.Gpu], devices: Sequence[str], root: Path) -> tuple[str, ...]:
+    """The GPUs whose render node is known and not among `devices`."""
+    kept = [gpu for gpu in there if gpu.render and str(root / "dev/dri" / gpu.render) not in devices]
+    return tuple(f"{gpu.gfx} ({gpu.render})" for gpu in kept) if devices else ()
+
+
+def _lent(wsl: hostwsl.Wsl) -> tuple[str, ...]:
+    """The device file of WSL; none where Windows lends no GPU, as on a host without one."""
+    if wsl.device and not wsl.dxcore:
+        raise InputError(f"this WSL has {hostwsl.DEVICE} and no {hostwsl.DXCORE}", cure="run wsl.exe --update")
+    return (wsl.device,) if wsl.device else ()
 
 
 def _token_file(env: Mapping[str, str]) -> Path | None:

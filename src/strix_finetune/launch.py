@@ -10,16 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from strix_finetune import hostcdi
+from strix_finetune import hostcdi, hostwsl
+from strix_finetune.caches import COMPILED, ENVIRONMENT, HUB, MODELS, TOKEN
 from strix_finetune.engine.base import EngineInfo, Mount, RunRequest
 from strix_finetune.errors import InputError, Problem
 from strix_finetune.recipefacts import RecipeFacts
 
-# inside the image
-MODELS = "/models"
-HUB = "/hub"
-CACHE = "/cache"
-TOKEN = "/run/strix-finetune/hf-token"
 # tmpfs pages are only taken when they are used; 64 MiB, the engines' default, breaks data loaders and RCCL
 SHM_BYTES = 8 << 30
 # what a user sets for the training itself; never HSA_*, HIP_* or LD_PRELOAD, which break ROCm from afar
@@ -33,17 +29,7 @@ PASSED = (
     "TERM",
     "COLORTERM",
 )
-_STALE = re.compile(r"^(HSA|HIP|ROCR|GPU|AMD)_|^(LD_PRELOAD|LD_LIBRARY_PATH|PYTHONPATH)$")
-# each has a name of its own for where it keeps what it compiled or fetched
-_CACHES = {
-    "XDG_CACHE_HOME": "",
-    "TRITON_CACHE_DIR": "triton",
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "TORCH_HOME": "torch",
-    "MIOPEN_USER_DB_PATH": "miopen",
-    "MIOPEN_CUSTOM_CACHE_DIR": "miopen-cache",
-    "MPLCONFIGDIR": "matplotlib",
-}
+_STALE = re.compile(r"^(HSA|HIP|ROCR|GPU|AMD)_|^(CUDA_VISIBLE_DEVICES|LD_PRELOAD|LD_LIBRARY_PATH|PYTHONPATH)$")
 # folders whose labels the system's own services live by
 _SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib64", "proc", "root", "run", "sbin", "sys", "usr")
 _CDI_SINCE = {"podman": (4, 1), "docker": (25, 0)}
@@ -53,10 +39,11 @@ _CDI_SINCE = {"podman": (4, 1), "docker": (25, 0)}
 class Host:
     """What the launcher has to know of a host.
 
-    `models`, `hub`, `compiled`: folders of the user's that outlive a container. `devices`: device files of the GPUs;
-    `groups`: their numeric groups, but root's; `open_to_all`: everybody may use them. `cdi`: a specification names
-    them. `rdma`: device files of the network adapters; `locked_memory`: what the caller may lock, in bytes, -1 for
-    any. `selinux`: it is enforcing; `selinux_devices`: and lets containers use devices. `token`: a file with the hub's.
+    `models`, `hub`, `compiled`: folders of the user's that outlive a container. `devices`: device files of the chosen
+    GPUs; `groups`: their numeric groups, but root's; `open_to_all`: everybody may use them; `hidden`: GPUs that the
+    container does not get. `cdi`: a specification names all of them. `wsl`: what it lends, None elsewhere. `rdma`:
+    device files of the network adapters; `locked_memory`: what the caller may lock, in bytes, -1 for any. `selinux`:
+    it is enforcing; `selinux_devices`: and lets containers use devices. `token`: a file with the hub's.
     """
 
     uid: int
@@ -70,7 +57,9 @@ class Host:
     devices: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     open_to_all: bool = False
+    hidden: tuple[str, ...] = ()
     cdi: bool = False
+    wsl: hostwsl.Wsl | None = None
     rdma: tuple[str, ...] = ()
     rdma_groups: tuple[str, ...] = ()
     locked_memory: int = -1
@@ -82,10 +71,11 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the command line asks for. `shm`: bytes of /dev/shm, 0 for the host's own."""
+    """What the command line asks for. `shm`: bytes of /dev/shm, 0 for the host's own; `gpus`: numbers, none for all."""
 
     rdma: bool = False
     shm: int = SHM_BYTES
+    gpus: tuple[int, ...] = ()
 
 
 NOTHING = RecipeFacts()
@@ -116,7 +106,7 @@ def plan(
     """
     rootless_podman = engine.kind == "podman" and engine.rootless
     devices, groups = host.devices, host.groups
-    if devices and host.cdi and _new_enough(engine):
+    if devices and host.cdi and not host.hidden and _new_enough(engine):
         devices = (hostcdi.ALL,)
     rdma = _rdma(host, engine) if wishes.rdma else ()
     if rdma:
@@ -124,8 +114,8 @@ def plan(
     if rootless_podman and devices:
         groups = _kept_groups(host, engine)
     unconfined, relabel = _selinux(host, recipe, bool(devices))
-    env = {"STRIX_MODELS": MODELS, "HF_HOME": HUB}
-    env |= {name: f"{CACHE}/{folder}".rstrip("/") for name, folder in _CACHES.items()}
+    env = dict(ENVIRONMENT)
+    env |= hostwsl.ENVIRONMENT if host.wsl and devices else {}
     env |= {"STRIX_IMAGE_KEY": key} if key else {}
     env |= {name: host.env[name] for name in PASSED if name in host.env}
     env |= {"HF_TOKEN_PATH": TOKEN} if host.token else {}
@@ -211,9 +201,12 @@ def _mounts(host: Host, recipe: RecipeFacts, *, relabel: bool) -> tuple[Mount, .
     reads = _outermost(path for path in recipe.reads if not any(_within(path, folder) for folder in known))
     mounts += [Mount(str(path), str(path), read_only=True, relabel=relabel) for path in reads]
     mounts.append(Mount(str(host.models), MODELS, read_only=True, relabel=relabel))
-    mounts += [Mount(str(host.hub), HUB, relabel=relabel), Mount(str(host.compiled), CACHE, relabel=relabel)]
+    mounts += [Mount(str(host.hub), HUB, relabel=relabel), Mount(str(host.compiled), COMPILED, relabel=relabel)]
     if host.token:
         mounts.append(Mount(str(host.token), TOKEN, read_only=True, relabel=relabel))
+    if host.wsl and host.devices:
+        # libraries of the system, which are nobody's to label
+        mounts += [Mount(source, inside, read_only=True) for source, inside in host.wsl.libraries]
     # an inner folder is mounted after the outer one, which would hide it
     return tuple(sorted(mounts, key=lambda mount: len(Path(mount.target).parts)))
 
@@ -230,7 +223,12 @@ def _within(path: Path, folder: Path) -> bool:
 
 def _notes(host: Host, *, unconfined: bool | None) -> list[str]:
     notes = []
-    stale = sorted(name for name in host.env if _STALE.match(name))
+    ours = hostwsl.ENVIRONMENT if host.wsl else ()
+    stale = sorted(name for name in host.env if _STALE.match(name) and name not in ours)
+    if host.hidden:
+        notes.append(f"the container does not get {', '.join(host.hidden)}; --gpu chooses")
+    if host.wsl and host.devices and not host.wsl.bridge:
+        notes.append("this WSL has no librocdxg, so the image's ROCm must have it; strix-finetune doctor says more")
     if stale:
         notes.append(f"{', '.join(stale)} of this shell {'is' if len(stale) == 1 else 'are'} not passed on")
     if unconfined:

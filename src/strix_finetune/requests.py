@@ -92,7 +92,9 @@ class Requests:
         tests = smoke.tests_for(self.workspace.stack, step.name)
         if not tests:
             return ()
-        devices = hostgpu.devices() if self.workspace.stack.target.spec.kind == "gpu" else ()
+        target = self.workspace.stack.target
+        chosen = hostgpu.choose(hostgpu.gpus(), target.id)
+        devices = hostgpu.devices(chosen=chosen) if target.spec.kind == "gpu" else ()
         return smoke.run_tests(
             self.engine,
             image,

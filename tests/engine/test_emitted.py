@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from strix_finetune import netconf
+from strix_finetune.caches import CACHES
 from strix_finetune.cli import main
 from strix_finetune.engine.podman_conf import HostFacts, configuration
 from tests.engine.conftest import Bench
@@ -158,14 +159,14 @@ def test_compose_reads_and_runs_it(tools: Tools, tmp_path: Path, docker_bench: B
     assert (read["group_add"], read["user"], read["shm_size"]) == (["44", "992"], USER, str(8 << 30))
     socket = ("--mount", "type=bind,source=/var/run/docker.sock,target=/var/run/docker.sock")
     home = (*socket, "--env", f"HOME={tmp_path}")
-    inside = "id; cat /run/secrets/hf-token; touch made; dd if=/dev/zero of=/dev/null count=1"
+    inside = "id; cat $HF_TOKEN_PATH; touch made; dd if=/dev/zero of=/dev/null count=1"
     command = f"docker-compose run --rm --no-TTY strix-finetune sh -c {shlex.quote(inside)}"
     # folders that are missing are refused, and not made
     with pytest.raises(AssertionError, match="bind source path does not exist"):
         tools(command, *home)
     assert not (tmp_path / ".cache").exists()
-    for folder in ("strix-finetune/models", "huggingface"):
-        (tmp_path / ".cache" / folder).mkdir(parents=True)
+    for cache in CACHES:
+        (tmp_path / ".cache" / cache.folder).mkdir(parents=True)
     printed = tools(command, *home)
     assert re.search(r"uid=4321 gid=4322 groups=\S*44,992", printed)
     assert "secret" in printed

@@ -12,8 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from strix_finetune.caches import MODELS
 from strix_finetune.demomodel import GGUF_NAME
-from strix_finetune.launch import MODELS
 from strix_finetune.netconf import uv_program
 
 ROOT = Path(__file__).resolve().parents[2]

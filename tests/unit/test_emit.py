@@ -16,6 +16,7 @@ import pytest
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from strix_finetune.caches import CACHES, TOKEN
 from strix_finetune.cli import main
 from strix_finetune.emit import KINDS, Emitted, Values, edited, render
 from strix_finetune.emitted import write
@@ -123,9 +124,9 @@ def test_a_compose_file_asks_for_what_the_launcher_asks_for() -> None:
     assert service["shm_size"] == "8gb"
     assert "ipc" not in service
     assert service["ulimits"] == {"memlock": {"soft": -1, "hard": -1}}
-    assert service["secrets"] == ["hf-token"]
+    assert service["secrets"] == [{"source": "hf-token", "target": TOKEN}]
     assert document["secrets"] == {"hf-token": {"file": "/home/me/token"}}
-    assert service["environment"]["HF_TOKEN_PATH"] == "/run/secrets/hf-token"
+    assert service["environment"]["HF_TOKEN_PATH"] == TOKEN
     assert all(volume["bind"] == {"create_host_path": False} for volume in service["volumes"])
     assert service["volumes"][0]["source"] == service["working_dir"] == "/home/me/a project"
     plain = yaml.safe_load(text("compose", project="", gpu=False, groups=()))["services"]["strix-finetune"]
@@ -174,7 +175,7 @@ def test_a_devcontainer_is_what_the_schema_allows(more: dict[str, Any]) -> None:
     else:
         assert groups == ["--group-add=44", "--group-add=992"]
     assert "--shm-size=8g" in found.run_args
-    assert ("HF_TOKEN_PATH" in found.container_env) == ("token" in more) == (len(found.mounts) == 3)
+    assert ("HF_TOKEN_PATH" in found.container_env) == ("token" in more) == (len(found.mounts) == len(CACHES) + 1)
 
 
 def test_the_docker_line_finds_the_groups_by_itself(tmp_path: Path) -> None:
@@ -205,8 +206,13 @@ def test_what_is_given_is_used_instead(tmp_path: Path) -> None:
     assert after(argv, "--ulimit") == ["memlock=-1:-1"]
     assert after(argv, "--security-opt") == ["label=disable"]
     assert f"type=bind,source={tmp_path}/hub,target=/hub" in after(argv, "--mount")
-    assert "type=bind,source=/t,target=/run/secrets/hf-token,readonly" in after(argv, "--mount")
+    assert f"type=bind,source=/t,target={TOKEN},readonly" in after(argv, "--mount")
     assert argv[-2:] == ["train", "x"]
+
+
+def test_an_image_of_a_registry_may_be_pulled(tmp_path: Path) -> None:
+    assert after(ran(text("docker", devices=("/dev/null",)), tmp_path), "--pull") == ["never"]
+    assert after(ran(text("docker", image=REMOTE, devices=("/dev/null",)), tmp_path), "--pull") == []
 
 
 def test_podman_keeps_groups_alone_and_only_without_root(tmp_path: Path) -> None:
@@ -230,7 +236,8 @@ def test_wsl_reaches_the_gpu_by_dxg(tmp_path: Path) -> None:
     library = tmp_path / "librocdxg.so"
     library.touch()
     argv = ran(script, tmp_path, env={"ROCDXG": str(library)})
-    assert f"type=bind,source={library},target=/usr/lib/librocdxg.so,readonly" in after(argv, "--mount")
+    for inside in ("/usr/lib/librocdxg.so", "/usr/lib/librocdxg.so.1"):
+        assert f"type=bind,source={library},target={inside},readonly" in after(argv, "--mount")
 
 
 def rules(access: str) -> list[dict[str, str]]:

@@ -266,16 +266,16 @@ def test_a_fake_host_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "sys/fs/selinux/booleans/container_use_devices").write_text("1 1")
     monkeypatch.chdir(tmp_path)
     env = {"HOME": str(tmp_path / "home")}
-    host = hostfacts.read(env, find(env), gpu=True, interactive=False, root=tmp_path)
+    host = hostfacts.read(env, target="gfx1151", interactive=False, root=tmp_path)
     assert host.devices == (str(tmp_path / "dev/kfd"), str(tmp_path / "dev/dri/renderD128"))
     assert (host.selinux, host.selinux_devices, host.open_to_all, host.cdi, host.rdma) == (True, True, False, False, ())
     assert host.hub == tmp_path / "home/.cache/huggingface"
-    assert hostfacts.read(env, find(env), gpu=False, interactive=False, root=tmp_path).devices == ()
+    assert hostfacts.read(env, target="", interactive=False, root=tmp_path).devices == ()
     (tmp_path / "dev/kfd").chmod(0o666)
     (tmp_path / "dev/dri/renderD128").chmod(0o666)
-    assert hostfacts.read(env, find(env), gpu=True, interactive=False, root=tmp_path).open_to_all
+    assert hostfacts.read(env, target="gfx1151", interactive=False, root=tmp_path).open_to_all
     with pytest.raises(InputError, match="HF_TOKEN_PATH names /nowhere/token, which is not a file"):
-        hostfacts.read(env | {"HF_TOKEN_PATH": "/nowhere/token"}, find(env), gpu=False, interactive=False)
+        hostfacts.read(env | {"HF_TOKEN_PATH": "/nowhere/token"}, target="", interactive=False)
 
 
 def test_the_token_s_file_is_the_caller_s_alone_and_goes(tmp_path: Path) -> None:

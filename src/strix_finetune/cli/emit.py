@@ -79,7 +79,7 @@ def emit(
     """
     import re
 
-    from strix_finetune import hostgpu, names
+    from strix_finetune import caches, hostgpu, names
     from strix_finetune.emit import KINDS, Values, render
     from strix_finetune.errors import InputError
     from strix_finetune.paths import find
@@ -124,6 +124,7 @@ def emit(
         user=who,
         project=str(where) if where else "",
         token=str(hf_token.absolute()) if hf_token else "",
+        moved=caches.moved(os.environ),
         shm=shm,
         rdma=rdma,
         selinux=selinux,

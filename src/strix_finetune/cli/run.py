@@ -36,8 +36,16 @@ def _size(_context: click.Context, _option: click.Parameter, value: str) -> int 
 
 
 def _launcher(command: F) -> F:
-    """--print, --shm and --rdma."""
+    """--print, --shm, --rdma and --gpu."""
     for option in (
+        click.option(
+            "--gpu",
+            "gpus",
+            type=click.IntRange(0),
+            multiple=True,
+            metavar="N",
+            help="That GPU alone, by doctor's numbers; again for more. Default: all of the target's kind.",
+        ),
         click.option("--rdma", is_flag=True, help="The host's RDMA adapters, its network, and memory without a limit."),
         click.option(
             "--shm", default="", metavar="SIZE", callback=_size, help="Of /dev/shm, such as 16g, or host. Default: 8g."
@@ -53,31 +61,29 @@ def _launcher(command: F) -> F:
 @_launcher
 @click.argument("recipe")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def train(
-    options: Options, recipe: str, arguments: tuple[str, ...], only_print: bool, shm: int | None, rdma: bool
-) -> int:
+def train(options: Options, recipe: str, arguments: tuple[str, ...], only_print: bool, **wishes: Any) -> int:
     """Train RECIPE (a file, or the name of one that ships) in the image; ARGUMENTS go to `train`.
 
     The other commands of `train` work, too: `strix-finetune train check RECIPE`.
     """
-    return train_in_image(options, (recipe, *arguments), only_print=only_print, wishes=_wishes(shm, rdma))
+    return train_in_image(options, (recipe, *arguments), only_print=only_print, wishes=_wishes(**wishes))
 
 
 @click.command(context_settings=_PASS_ON)
 @image_options
 @_launcher
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(options: Options, command: tuple[str, ...], only_print: bool, shm: int | None, rdma: bool) -> int:
+def run(options: Options, command: tuple[str, ...], only_print: bool, **wishes: Any) -> int:
     """Run COMMAND in the image, in the current folder."""
-    return launch(options, command, only_print=only_print, wishes=_wishes(shm, rdma))
+    return launch(options, command, only_print=only_print, wishes=_wishes(**wishes))
 
 
 @click.command()
 @image_options
 @_launcher
-def shell(options: Options, only_print: bool, shm: int | None, rdma: bool) -> int:
+def shell(options: Options, only_print: bool, **wishes: Any) -> int:
     """Open a login shell in the image, in the current folder."""
-    return launch(options, ["bash", "-l"], only_print=only_print, wishes=_wishes(shm, rdma))
+    return launch(options, ["bash", "-l"], only_print=only_print, wishes=_wishes(**wishes))
 
 
 def train_in_image(
@@ -85,6 +91,7 @@ def train_in_image(
 ) -> int:
     """`train` with these words in the image; a recipe and all that it names is looked up here first."""
     from strix_finetune import recipefacts
+    from strix_finetune.caches import CACHES
     from strix_finetune.paths import find
     from strix_train.cli import cli as inner
 
@@ -92,7 +99,7 @@ def train_in_image(
     before, rest = (["train", named], list(words[1:])) if named else (["train"], list(words))
     if named in ("", "run", "check") and rest and not rest[0].startswith("-"):
         folders = find(os.environ)
-        models = Path(os.environ.get("STRIX_MODELS") or folders.cache / "models").absolute()
+        models = next(cache for cache in CACHES if cache.name == "models").place(os.environ)
         facts = recipefacts.find(rest[0], rest[1:], Path.cwd(), folders.recipes, models)
         return launch(options, [*before, facts.argument, *rest[1:]], facts, only_print=only_print, wishes=wishes)
     facts = recipefacts.of_words(rest, Path.cwd())
@@ -116,6 +123,9 @@ def launch(
     from strix_finetune.signals import describe_exit
     from strix_finetune.workspace import open_workspace
 
+    wishes = wishes or USUAL
+    if wishes.gpus and not options.target:
+        options = replace(options, target=_kind(wishes.gpus))
     workspace = open_workspace(options, os.environ)
     target = workspace.stack.target
     image = names.final_ref(target.id)
@@ -126,8 +136,8 @@ def launch(
             raise WorkError(f"there is no image {image}", cure=f"run 'strix-finetune build --target {target.id}'")
         host = hostfacts.read(
             os.environ,
-            workspace.folders,
-            gpu=target.spec.kind == "gpu",
+            target=target.id if target.spec.kind == "gpu" else "",
+            gpus=wishes.gpus,
             interactive=sys.stdin.isatty() and sys.stdout.isatty(),
         )
         key = held.labels.get(names.KEY, "") if held else ""
@@ -135,7 +145,7 @@ def launch(
         if only_print:
             from strix_finetune.show import command_line
 
-            made = plan(*arguments, host, engine.info, recipe or NOTHING, wishes or USUAL, key)
+            made = plan(*arguments, host, engine.info, recipe or NOTHING, wishes, key)
             _tell(made.notes)
             if os.environ.get("HF_TOKEN"):
                 _tell(["HF_TOKEN would go along as a file of its own, which this command does without"])
@@ -144,7 +154,7 @@ def launch(
         engine.reap(PID_LABEL)
         with hostfacts.token(os.environ, workspace.folders) as token:
             host = replace(host, token=token or host.token)
-            made = plan(*arguments, host, engine.info, recipe or NOTHING, wishes or USUAL, key)
+            made = plan(*arguments, host, engine.info, recipe or NOTHING, wishes, key)
             _tell(made.notes)
             for folder in made.folders:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -158,10 +168,21 @@ def launch(
         engine.close()
 
 
-def _wishes(shm: int | None, rdma: bool) -> Wishes:
+def _wishes(shm: int | None, rdma: bool, gpus: tuple[int, ...]) -> Wishes:
     from strix_finetune.launch import SHM_BYTES, Wishes
 
-    return Wishes(rdma=rdma, shm=SHM_BYTES if shm is None else shm)
+    return Wishes(rdma=rdma, shm=SHM_BYTES if shm is None else shm, gpus=gpus)
+
+
+def _kind(numbers: Sequence[int]) -> str:
+    """The target of the GPUs with these numbers."""
+    from strix_finetune import hostgpu
+    from strix_finetune.errors import InputError
+
+    kinds = dict.fromkeys(gpu.gfx for gpu in hostgpu.choose(hostgpu.gpus(), "", numbers))
+    if len(kinds) > 1:
+        raise InputError(f"no image is for {' and '.join(kinds)} at once", cure="name GPUs of one kind")
+    return next(iter(kinds))
 
 
 def _tell(notes: Sequence[str]) -> None:

@@ -114,7 +114,12 @@ HARDWARE: dict[str, Scene] = {
         desktop,
         _DESKTOP,
         {"several-gpus": {"best": "gfx1100", "others": ["gfx1036"]}, "memory": {"usable_gib": 24.0}},
-        ("--device /dev/kfd --device /dev/dri/renderD129", "the images would be for gfx1036"),
+        (
+            "gfx1036 at /dev/dri/renderD128 (GPU 0) and gfx1100 at /dev/dri/renderD129 (GPU 1)",
+            "--device /dev/kfd --device /dev/dri/renderD129",
+            "the images would be for gfx1036",
+            "--gpu 1 names one",
+        ),
     ),
     "the same desktop, the card asked for": Scene(
         desktop,
@@ -129,7 +134,12 @@ HARDWARE: dict[str, Scene] = {
             "several-gpus": {"best": "gfx1102", "others": ["gfx1103"]},
             "memory": {"usable_gib": 8.0, "fits": []},
         },
-        ("--device /dev/kfd --device /dev/dri/renderD128", "none of the measured recipes fits"),
+        (
+            "use --target gfx1102: strix-finetune train, run and shell then give the container that kind alone",
+            "--gpu 0 names one",
+            "--device /dev/kfd --device /dev/dri/renderD128",
+            "none of the measured recipes fits",
+        ),
     ),
     "MI300X server": Scene(
         server,

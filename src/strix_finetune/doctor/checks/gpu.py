@@ -16,7 +16,11 @@ def gpu(host: Host) -> Iterator[Finding]:
     found = gpus.find(host)
     if found:
         kinds = dict.fromkeys(item.gfx for item in found)
-        parts = [f"{kind} at {', '.join(item.device for item in found if item.gfx == kind)}" for kind in kinds]
+        names = [f"{item.device} (GPU {number})" if found[1:] else item.device for number, item in enumerate(found)]
+        parts = [
+            f"{kind} at {', '.join(name for name, item in zip(names, found, strict=True) if item.gfx == kind)}"
+            for kind in kinds
+        ]
         product = gpus.products(host, found[0].gfx) if len(kinds) == 1 else ""
         says = f"ROCm's driver has {' and '.join(parts)}{f': {product}' if product else ''}"
         yield Finding("ok", says, data={"targets": [item.gfx for item in found]})
@@ -92,8 +96,9 @@ def several(host: Host) -> Iterator[Finding]:
     yield Finding(
         "warning",
         says,
-        f"use --target {best.gfx}, and give containers that GPU alone: `--device /dev/kfd {devices}` in the place of "
-        "/dev/dri; the kernel then hides the others, and no variable is needed",
+        f"use --target {best.gfx}: strix-finetune train, run and shell then give the container that kind alone, and "
+        f"--gpu {found.index(best)} names one; with other tools `--device /dev/kfd {devices}` in the place of /dev/dri "
+        "does it; the kernel hides the others, and no variable is needed",
         data={"best": best.gfx, "others": [kind for kind in kinds if kind != best.gfx]},
     )
 

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from strix_finetune import hostwsl
 from strix_finetune.doctor.host import Host
 from strix_finetune.doctor.values import Check, Finding
 
-_LIBRARIES = (
-    "opt/rocm/lib/librocdxg.so*",
-    "opt/rocm-*/lib/librocdxg.so*",
-    "usr/lib/x86_64-linux-gnu/librocdxg.so*",
-    "usr/lib/librocdxg.so*",
-    "usr/local/lib/librocdxg.so*",
-)
-_DXCORE = "usr/lib/wsl/lib/libdxcore.so"
+_DXCORE = hostwsl.DXCORE.lstrip("/")
 
 
 def is_wsl(host: Host) -> bool:
-    return "microsoft" in host.line("proc/sys/kernel/osrelease").lower()
+    return hostwsl.is_wsl(host.line("proc/sys/kernel/osrelease"))
 
 
 def wsl(host: Host) -> Iterator[Finding]:
@@ -41,19 +35,19 @@ def wsl(host: Host) -> Iterator[Finding]:
             ("unset HSA_ENABLE_DXG_DETECTION",),
         )
         return
-    found = next((path for pattern in _LIBRARIES for path in host.glob(pattern)), "")
+    found = next((path for pattern in hostwsl.BRIDGES for path in host.glob(pattern)), "")
     if not found:
         yield Finding(
             "warning",
             "this is WSL, and librocdxg, through which ROCm speaks to /dev/dxg, is not installed",
-            "install ROCm for WSL as AMD's guide says; the images do not have the library, so it is mounted into them",
+            "install ROCm for WSL as AMD's guide says, unless the image's ROCm brings the library",
         )
         return
     yield Finding(
         "advice",
         f"this is WSL with /dev/dxg and /{found}; for AMD that is a preview, and nothing here was ever run on it",
-        "mount /dev/dxg, libdxcore.so and librocdxg.so into the container, and set HSA_ENABLE_DXG_DETECTION=1 for ROCm "
-        "before 7.13",
+        "use strix-finetune train, run and shell, which hand on /dev/dxg and both libraries; for other tools there is "
+        "strix-finetune emit wsl",
     )
 
 
