@@ -50,7 +50,36 @@ def keyed(layer: RenderedLayer, parents: Mapping[str, str]) -> Keyed:
     parts |= {path: value[:SHORT] for path, value in files.items() if not path.startswith("inputs/")}
     # the names of parents hold their keys: without them, what is left is the layer's own text
     parts["Dockerfile"] = short(_without_parents(layer.dockerfile, parents).encode())
-    return Keyed(layer, hashlib.sha256(text.encode()).hexdigest(), parts)
+    return Keyed(layer, key_of(text), parts, text)
+
+
+def key_of(inputs: str) -> str:
+    """The key of what `Keyed.inputs` records: 64 hex digits."""
+    return hashlib.sha256(inputs.encode()).hexdigest()
+
+
+def recorded(inputs: str) -> tuple[str, dict[str, str]]:
+    """The layer's name and the parts that a record of a key tells of; raises ValueError for anything that is no record.
+
+    The parts are `Keyed.parts`, but for the Dockerfile, of which only the whole is recorded, and builders are parents.
+    """
+    try:
+        whole = json.loads(inputs)
+        layer, given = whole["layer"], {name: dict(whole[name]) for name in ("parents", "inputs", "files")}
+        if whole["format"] != FORMAT or whole["platform"] != PLATFORM or not isinstance(layer, str):
+            raise ValueError("it is of another format or platform")
+        parts = {f"parent {name}": value[:SHORT] for name, value in given["parents"].items()}
+        parts |= {name: shown(value) for name, value in given["inputs"].items()}
+        parts |= {path: value[:SHORT] for path, value in given["files"].items() if not path.startswith("inputs/")}
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"it is no record of a layer's inputs ({type(error).__name__})") from None
+    return layer, parts
+
+
+def tells_of(inputs: str, parts: Mapping[str, str]) -> bool:
+    """Whether an image's parts are those of a record. Raises ValueError where that is none."""
+    told = {re.sub(r"^builder ", "parent ", name): value for name, value in parts.items() if name != "Dockerfile"}
+    return told == recorded(inputs)[1]
 
 
 def shown(value: str) -> str:

@@ -179,12 +179,14 @@ class Keyed:
     """A layer with its key: sha256 over everything that makes it, as 64 hex digits.
 
     `parts`: what went into the key, by name, as short digests or versions; the reason of a rebuild is their
-    difference to the parts that the previous image's label holds.
+    difference to the parts that the previous image's label holds. `inputs`: the text whose sha256 the key is, which
+    travels with a pushed image, so that whoever pulls it can compute the key again.
     """
 
     layer: RenderedLayer
     key: str
     parts: Mapping[str, str]
+    inputs: str = field(default="", repr=False)
 
     @property
     def name(self) -> str:

@@ -11,6 +11,10 @@ CHANNEL = f"{LABEL}.channel"
 PARTS = f"{LABEL}.parts"
 NOTICE = f"{LABEL}.notice"
 TESTS = f"{LABEL}.tests"
+# on manifests and indexes only, in no image: what the key is made of, and what the tests that need a GPU said
+INPUTS = f"{LABEL}.inputs"
+DEVICE_TESTS = f"{LABEL}.device-tests"
+VERSION = f"{LABEL}.version"
 KEY_DIGITS = 12
 
 

@@ -48,11 +48,29 @@ def known(state: Path, stack: Stack, layers: Iterable[Keyed], images: Iterable[I
             continue
         passed = _tests(_read(_path(state, stack, layer)).get("images", {}), image.id)
         if passed is None:
-            with contextlib.suppress(ValueError, RecursionError):
-                passed = _tests({"label": json.loads(image.labels.get(names.TESTS, "null"))}, "label")
+            passed = tests_of(image.labels)
         if passed is not None:
             found[image.id] = passed
     return found
+
+
+def tests_of(labels: Mapping[str, str]) -> Tests | None:
+    """The tests that an image had passed when its names moved, by its label; None where that does not say it."""
+    with contextlib.suppress(ValueError, RecursionError):
+        return _tests({"label": json.loads(labels.get(names.TESTS, "null"))}, "label")
+    return None
+
+
+def device_state(state: Path, stack: Stack, layer: Keyed, image: str) -> str:
+    """What the tests that need a GPU said of an image: `passed`, `failed`, `not-run`, or `none` where it has none."""
+    held = _read(_path(state, stack, layer))
+    images, rows = held.get("images"), held.get("device")
+    if not isinstance(images, dict) or list(images)[-1:] != [image] or not isinstance(rows, list):
+        # the results are those of the image that was tested last
+        wanted = any(test.spec.kind == "device" for test in smoke.tests_for(stack, layer.name))
+        return "not-run" if wanted else "none"
+    states = {row.get("state") for row in rows if isinstance(row, dict)}
+    return next((word for word in ("failed", "not-run", "passed") if word in states), "none")
 
 
 def record(state: Path, stack: Stack, layer: Keyed, image: str, results: Iterable[SmokeResult]) -> None:

@@ -185,3 +185,20 @@ def test_keys_are_long_lived(images: Images) -> None:
     images.write("images/only/files/x", "x", executable=True)
     only: Keyed = images.render()["only"]
     assert (keys.FORMAT, only.key) == ("1", "b2899150503e811f04197357066da95cacdcaf6f6e4aef93dec32fa64d7b5d4d")
+
+
+def test_a_key_can_be_computed_again_from_its_record(chain: Images) -> None:
+    for layer in chain.render().values():
+        assert keys.key_of(layer.inputs) == layer.key
+        name, parts = keys.recorded(layer.inputs)
+        assert name == layer.name
+        assert set(parts) <= {part.replace("builder ", "parent ") for part in layer.parts}
+        assert keys.tells_of(layer.inputs, layer.parts)
+        assert not keys.tells_of(layer.inputs, {**layer.parts, "apt more": "1"})
+        assert not keys.tells_of(layer.inputs, {})
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "3", '{"format": "1"}', "[" * 100_000])
+def test_what_is_no_record(text: str) -> None:
+    with pytest.raises(ValueError):
+        keys.recorded(text)
