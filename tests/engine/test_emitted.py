@@ -73,6 +73,13 @@ def tools(image: str, tmp_path: Path) -> Tools:
     return run
 
 
+@pytest.fixture(autouse=True)
+def usual_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caches are where they are by default, whoever runs the tests."""
+    for cache in CACHES:
+        monkeypatch.delenv(cache.variable or "XDG_CACHE_HOME", raising=False)
+
+
 def emit(*arguments: str) -> None:
     assert main(["emit", *arguments]) == 0
 
@@ -114,6 +121,17 @@ def test_quadlet_makes_a_service_of_each_unit(tools: Tools, tmp_path: Path) -> N
     for flags in ("--security-opt label=disable", "--ulimit memlock=-1:-1", "--stop-timeout=300", "--network host"):
         assert flags in line
     assert line.endswith('train "a b.yaml" --set "x=100%% $$y"')
+
+
+def test_distrobox_mounts_what_lies_outside_the_home(
+    tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", "/data/hub")
+    monkeypatch.setenv("STRIX_MODELS", "/data/models")
+    emit("distrobox", "-t", "gfx1151", "-o", str(tmp_path / "box.ini"))
+    words = tools("distrobox assemble create --dry-run --file box.ini").split()
+    volumes = {words[at + 1] for at, word in enumerate(words) if word == "--volume"}
+    assert volumes == {"/data/hub:/data/hub", "/data/models:/data/models"}
 
 
 def test_distrobox_gives_podman_the_image_and_no_device_flags(tools: Tools, tmp_path: Path) -> None:
