@@ -374,7 +374,7 @@ def test_an_interrupt_in_a_build_step_ends_it_at_once(place: Place) -> None:
     seconds = f"4{time.time_ns() % 10**5:05d}"
     place.layer("left", f"FROM {{{{ parent }}}}\nRUN sleep {seconds}\n", 'parent = ["root"]')
     interrupted(place, "left", lambda: runs("sleep", seconds))
-    until = time.monotonic() + 5
+    until = time.monotonic() + 30
     while runs("sleep", seconds):
         assert time.monotonic() < until, "the step outlives the driver"
         time.sleep(0.1)
