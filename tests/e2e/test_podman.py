@@ -89,7 +89,7 @@ def test_toolbox_create_and_refresh_in_one_step(stranger: Stranger, podman_env: 
     try:
         assert f"created {name} of {IMAGE}" in stranger.strix("toolbox", "create", *options, name)
         first = stranger.run("podman", "inspect", "--format", "{{.Id}}", name, env=podman_env)
-        said = stranger.strix("toolbox", "refresh", *options, "--force", name)
+        said = stranger.strix("toolbox", "refresh", *options, "--override", TRAINING, "--force", name)
         assert "tested: strix-train" in said
         assert stranger.run("podman", "inspect", "--format", "{{.Id}}", f"{name}-before", env=podman_env) == first
         assert stranger.run("podman", "inspect", "--format", "{{.Id}}", name, env=podman_env) != first

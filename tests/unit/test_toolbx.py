@@ -210,6 +210,7 @@ class Stage(Programs):
     fail: str
     info: str
     old: dict[str, Any]
+    new: dict[str, Any]
     said: list[str]
 
     def _run(self, words: tuple[str, ...], doing: str) -> str:
@@ -228,7 +229,7 @@ class Stage(Programs):
             case [_, "ps", *_]:
                 return "\n".join(self.names)
             case [_, "container", "inspect", name]:
-                return json.dumps([self.old if name == "box" else CONTAINER])
+                return json.dumps([self.old if name == "box" else self.new])
             case [_, "info", *_]:
                 return self.info
             case [_, "run", *rest]:
@@ -236,13 +237,17 @@ class Stage(Programs):
         return ""
 
 
+def staged() -> Stage:
+    stage = Stage("toolbox", "podman", "0.0.99.3", {})
+    start = {"names": set(), "calls": [], "fail": "", "info": "", "old": CONTAINER, "new": CONTAINER, "said": []}
+    change(stage, **start)
+    return stage
+
+
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    stage = Stage("toolbox", "podman", "0.0.99.3", {})
-    for name, value in {"names": set(), "calls": [], "fail": "", "info": "", "old": CONTAINER, "said": []}.items():
-        object.__setattr__(stage, name, value)
-    return stage
+    return staged()
 
 
 def change(stage: Stage, **values: object) -> None:
@@ -289,40 +294,3 @@ def test_a_rootless_user_is_told_the_cost(stage: Stage, monkeypatch: pytest.Monk
     change(stage, info=json.dumps({"store": store}))
     make.cost(stage, replace(IMAGE, size=1 << 60), stage.said.append)
     assert len(stage.said) == 1
-
-
-def test_refresh_swaps_and_keeps_the_old_one(stage: Stage) -> None:
-    change(stage, names={"box", "box-before", "box-new"}, old=CONTAINER | {"Image": "c" * 64})
-    make.refresh(stage, BOX, stage.said.append, force=False)
-    assert stage.names == {"box", "box-before"}
-    assert stage.said[0] == "tested: strix-train, version 1, torch 2.13 on the CPU"
-    calls = "\n".join(stage.calls)
-    assert calls.index("podman rm --force --time 0 box-new") < calls.index("toolbox create")
-    assert calls.index("toolbox run --container box-new /opt/venv/bin/python") < calls.index(
-        "podman rename box box-before"
-    )
-
-
-def test_refresh_of_the_newest_does_nothing_unless_forced(stage: Stage) -> None:
-    change(stage, names={"box"})
-    make.refresh(stage, BOX, stage.said.append, force=False)
-    assert "newest" in stage.said[0]
-    assert stage.names == {"box"}
-    make.refresh(stage, BOX, stage.said.append, force=True)
-    assert stage.names == {"box", "box-before"}
-
-
-@pytest.mark.parametrize("failing", ["create", "run --container box-new", "rename box ", "rename box-new"])
-def test_the_old_one_survives_every_failure(stage: Stage, failing: str) -> None:
-    change(stage, names={"box"}, fail=failing, old=CONTAINER | {"Image": "c" * 64})
-    with pytest.raises(WorkError, match="it does not work today"):
-        make.refresh(stage, BOX, stage.said.append, force=False)
-    assert stage.names == {"box"}
-
-
-def test_refresh_touches_only_containers_of_toolbx(stage: Stage) -> None:
-    with pytest.raises(InputError, match="there is no container box"):
-        make.refresh(stage, BOX, stage.said.append, force=False)
-    change(stage, names={"box"}, old=CONTAINER | {"Config": {"Labels": {}}})
-    with pytest.raises(InputError, match="box is no Toolbx container"):
-        make.refresh(stage, BOX, stage.said.append, force=False)

@@ -26,7 +26,7 @@ def toolbox() -> None:
 
     \b
     strix-finetune toolbox create     make one, and look at what came of it
-    strix-finetune toolbox refresh    a new one in the place of an old one
+    strix-finetune toolbox refresh    a newer image, and a new one in the place of an old one
     strix-finetune toolbox setup      make `toolbox create NAME` take this image
     """
 
@@ -85,15 +85,51 @@ def create(options: Options, copy: bool, name: str, more: tuple[str, ...]) -> in
 @image_options
 @_copy
 @click.option("--force", is_flag=True, help="Also where the container is of the newest image already.")
+@click.option("--from", "repository", default="", metavar="HOST/NAME", help="Pull the image from there first.")
+@click.option("--as-is", is_flag=True, help="Neither pull nor build: the image that is in the store.")
 @click.argument("name", default=NAME)
-def refresh(options: Options, copy: bool, force: bool, name: str) -> int:
-    """Make the container NAME anew of the image as it is now: beside the old one, tested, then swapped."""
+@click.pass_context
+def refresh(
+    context: click.Context, options: Options, copy: bool, force: bool, repository: str, as_is: bool, name: str
+) -> int:
+    """Make the container NAME anew: of an image that is pulled or built first, beside the old one, tested, swapped.
+
+    Without --from what has changed is built, by the engine that built the image. The old container survives whatever
+    fails.
+    """
+    from strix_finetune.errors import InputError
     from strix_finetune.toolbx import make, programs
 
+    if as_is and repository:
+        raise InputError("--as-is pulls nothing, and --from does", cure="give one of them")
     with programs.found(os.environ) as both:
+        make.existing(both, name, _say)  # asked before hours of building
         ref, _ = _target(options)
+        if not as_is:
+            copy = _renewed(context, options, repository) or copy
         make.refresh(both, make.Wanted(name, ref, _image(options, copy=copy)), _say, force=force)
     return 0
+
+
+def _renewed(context: click.Context, options: Options, repository: str) -> bool:
+    """Pull or build the image. Returns whether it is Docker's, from where it must be copied."""
+    from strix_finetune.cli.build import build, spread
+    from strix_finetune.cli.registry import pull
+    from strix_finetune.errors import WorkError
+    from strix_finetune.toolbx.renew import source
+    from strix_finetune.workspace import open_workspace
+
+    stack = open_workspace(options, os.environ).stack
+    root = next(node.name for node in stack.nodes if node.parent is None)
+    chosen = source(repository, root, stack.target.id, os.environ)
+    with_engine = spread(options) | {"engine": chosen.engine}
+    if chosen.repository:
+        code = context.invoke(pull, repository=chosen.repository, **with_engine)
+    else:
+        code = context.invoke(build, **with_engine)
+    if code:
+        raise WorkError("the image was not renewed, so the container stays as it is", cure="see above")
+    return chosen.engine == "docker"
 
 
 def _target(options: Options) -> tuple[str, str]:

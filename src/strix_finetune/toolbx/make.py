@@ -44,14 +44,18 @@ def create(programs: Programs, wanted: Wanted, say: Say) -> None:
         raise InputError(Problem(f"there is a container {wanted.name} already", cure=cure))
     cost(programs, wanted.image, say)
     began = time.monotonic()
+    _make(programs, wanted)
+    seconds = time.monotonic() - began
+    say(f"created {wanted.name} of {wanted.ref} in {seconds:.0f} s; enter it: toolbox enter {wanted.name}")
+
+
+def _make(programs: Programs, wanted: Wanted) -> None:
     try:
         programs.toolbx("create", "--image", wanted.ref, wanted.name, doing=f"create {wanted.name}")
         check(programs.inspect(wanted.name), wanted, rootless=os.geteuid() != 0)
     except BaseException:
         discard(programs, wanted.name)
         raise
-    seconds = time.monotonic() - began
-    say(f"created {wanted.name} of {wanted.ref} in {seconds:.0f} s; enter it: toolbox enter {wanted.name}")
 
 
 def cost(programs: Programs, image: Image, say: Say) -> None:
@@ -103,24 +107,37 @@ def smoke(programs: Programs, name: str) -> str:
     return f"{train.splitlines()[-1]}, {torch.splitlines()[-1]}"
 
 
+def existing(programs: Programs, name: str, say: Say) -> dict[str, Any]:
+    """The container that is to be made anew. Raises InputError where there is none, or it is not Toolbx's.
+
+    Between two renames of a refresh nothing has the name: where that refresh was killed, the old one gets it back.
+    """
+    before = _before(name)
+    old = programs.inspect(name)
+    if old is None and programs.inspect(before) is not None:
+        programs.pod("rename", before, name, doing=f"put {name} back")
+        say(f"{name} is back, which a refresh that was cut off had left as {before}")
+        old = programs.inspect(name)
+    if old is None:
+        raise InputError(Problem(f"there is no container {name}", cure=f"strix-finetune toolbox create {name}"))
+    if (old["Config"].get("Labels") or {}).get(LABEL) != "true":
+        raise InputError(Problem(f"{name} is no Toolbx container", cure="name another one"))
+    return old
+
+
 def refresh(programs: Programs, wanted: Wanted, say: Say, *, force: bool) -> None:
     """A new container of the image in the place of an old one, which stays under another name.
 
     Whatever fails, the old one is there under its own name.
     """
-    old = programs.inspect(wanted.name)
-    if old is None:
-        raise InputError(
-            Problem(f"there is no container {wanted.name}", cure=f"strix-finetune toolbox create {wanted.name}")
-        )
-    if (old["Config"].get("Labels") or {}).get(LABEL) != "true":
-        raise InputError(Problem(f"{wanted.name} is no Toolbx container", cure="name another one"))
+    old = existing(programs, wanted.name, say)
     if str(old["Image"]).removeprefix("sha256:") == wanted.image.id.removeprefix("sha256:") and not force:
         say(f"{wanted.name} is of the newest {wanted.ref} already")
         return
-    beside, before = Wanted(f"{wanted.name}-new", wanted.ref, wanted.image), f"{wanted.name}-before"
+    beside, before = Wanted(_beside(wanted.name), wanted.ref, wanted.image), _before(wanted.name)
     discard(programs, beside.name)  # of a refresh that was killed
-    create(programs, beside, lambda said: None)
+    cost(programs, wanted.image, say)
+    _make(programs, beside)
     try:
         say(f"tested: {smoke(programs, beside.name)}")
         if programs.inspect(before) is not None:
@@ -135,6 +152,14 @@ def refresh(programs: Programs, wanted: Wanted, say: Say, *, force: bool) -> Non
         discard(programs, beside.name)
         raise
     say(f"{wanted.name} is new; the old one, with what you installed in it, is {before} (podman rm --force {before})")
+
+
+def _beside(name: str) -> str:
+    return f"{name}-new"
+
+
+def _before(name: str) -> str:
+    return f"{name}-before"
 
 
 def discard(programs: Programs, name: str) -> None:
