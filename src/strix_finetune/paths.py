@@ -37,18 +37,23 @@ def find(env: Mapping[str, str] | None = None) -> Folders:
     package = Path(__file__).resolve().parent
     checkout = package.parent.parent
     root = checkout if (checkout / "images" / "targets.toml").is_file() else package / "_data"
-    home = Path(env.get("HOME") or "~").expanduser()
-
-    def user(variable: str, default: str) -> Path:
-        value = env.get(variable, "")
-        # the XDG specification tells readers to ignore relative paths
-        return (Path(value) if value.startswith("/") else home / default) / APP
-
     return Folders(
         images=root / "images",
         recipes=root / "recipes",
         python=package.parent,
-        cache=user("XDG_CACHE_HOME", ".cache"),
-        state=user("XDG_STATE_HOME", ".local/state"),
-        data=user("XDG_DATA_HOME", ".local/share"),
+        cache=_user(env, "XDG_CACHE_HOME", ".cache"),
+        state=_user(env, "XDG_STATE_HOME", ".local/state"),
+        data=_user(env, "XDG_DATA_HOME", ".local/share"),
     )
+
+
+def config(env: Mapping[str, str]) -> Path:
+    """The user's own settings: keys to sign with, and keys that are trusted."""
+    return _user(env, "XDG_CONFIG_HOME", ".config")
+
+
+def _user(env: Mapping[str, str], variable: str, default: str) -> Path:
+    value = env.get(variable, "")
+    home = Path(env.get("HOME") or "~").expanduser()
+    # the XDG specification tells readers to ignore relative paths
+    return (Path(value) if value.startswith("/") else home / default) / APP

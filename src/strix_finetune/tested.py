@@ -11,6 +11,8 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +82,8 @@ def record(state: Path, stack: Stack, layer: Keyed, image: str, results: Iterabl
     held = _read(path).get("images", {})
     passed = {other: tests for other, tests in held.items() if other != image} if isinstance(held, dict) else {}
     passed = dict([*list(passed.items())[1 - _KEPT :], (image, digests(stack, layer.name))])
-    content: dict[str, object] = {"layer": layer.name, "key": layer.key, "images": passed}
+    content: dict[str, object] = {"layer": layer.name, "key": layer.key, "images": passed, "of": image}
+    content["finished"] = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     results = tuple(results)
     for kind in ("static", "device"):
         content[kind] = [
@@ -91,6 +94,33 @@ def record(state: Path, stack: Stack, layer: Keyed, image: str, results: Iterabl
     temporary = path.with_suffix(f".{os.getpid()}")
     temporary.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
     temporary.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the tests of one image said when they ran last, and when that was (ISO 8601, UTC; empty: not noted).
+
+    `tests`: name → what each test is, of those that the image passed. `results`: name → kind, state and last words.
+    """
+
+    finished: str
+    tests: Tests
+    results: Mapping[str, tuple[str, str, str]]
+
+
+def last(state: Path, stack: Stack, layer: Keyed, image: str) -> Record | None:
+    """The record of an image, None where its tests were never run here or another image's ran since."""
+    held = _read(_path(state, stack, layer))
+    tests = _tests(held.get("images", {}), image)
+    if tests is None or held.get("of", image) != image:
+        return None
+    results = {
+        str(row.get("test")): (kind, str(row.get("state")), str(row.get("detail")))
+        for kind in ("static", "device")
+        for row in held.get(kind) or ()
+        if isinstance(row, dict)
+    }
+    return Record(str(held.get("finished", "")), tests, results)
 
 
 def _path(state: Path, stack: Stack, layer: Keyed) -> Path:

@@ -1,0 +1,87 @@
+"""sign, verify, scan: who says what of an image, whether it holds, and what is known to be wrong with what is in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from strix_finetune.cli.options import image_options, json_option
+from strix_finetune.cli.supply import made, opened, rendered
+from strix_finetune.workspace import Options
+
+_file = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("image", default="", metavar="[IMAGE|TARGET]")
+@click.option(
+    "--cosign", "cosign_key", type=_file, metavar="KEY", help="Sign with cosign and this key (KEY.pub beside it)."
+)
+@click.option("--output", "-o", type=_file, help="Write the statements here instead of into the state folder.")
+@image_options
+def sign(image: str, cosign_key: Path | None, output: Path | None, options: Options) -> int:
+    """Say what an image is made of and how, and sign that: a bill of materials and SLSA provenance, for 'verify'.
+
+    Signs with cosign where it is installed and cosign.key lies in the config folder, else with a key of your own, which
+    is made at the first time.
+    """
+    from strix_finetune.paths import find
+    from strix_finetune.supply import attest
+
+    with opened(image, options) as (engine, subject):
+        signer = attest.signer(os.environ, cosign_key)
+        lines = attest.envelopes(attest.statements(engine, subject, attest.local(subject)), signer)
+        file = output or attest.path(find(os.environ).state, subject.image.id)
+        attest.save(lines, file)
+    click.echo(f"{subject.ref}: {len(lines)} statements by key {signer.public_key.keyid[:12]} in {file}")
+    return 0
+
+
+@click.command()
+@click.argument("image", default="", metavar="[IMAGE|TARGET]")
+@click.option("--key", "keys", type=_file, multiple=True, help="Trust this public key and no other; may be repeated.")
+@click.option("--statements", type=_file, help="What was signed. Default: as 'sign' or 'pull' left it.")
+@json_option
+@image_options
+def verify(image: str, keys: tuple[Path, ...], statements: Path | None, as_json: bool, options: Options) -> int:
+    """Check an image: signature, digest, key, contents, provenance, smoke tests. Exit 1 where one does not hold."""
+    from strix_finetune import paths
+    from strix_finetune.supply import attest, keyring
+    from strix_finetune.supply import verify as checks
+
+    trusted = keyring.trusted(paths.config(os.environ), keys)
+    with opened(image, options) as (engine, subject):
+        file = statements or attest.path(paths.find(os.environ).state, subject.image.id)
+        found = checks.verify(engine, subject, attest.load(file), trusted)
+    bad = [check for check in found if not check.holds]
+    if as_json:
+        rows = [{"check": check.name, "holds": check.holds, "said": check.said} for check in found]
+        click.echo(json.dumps({"image": subject.ref, "id": subject.image.id, "checks": rows}, indent=1))
+    else:
+        width = max(len(check.name) for check in found)
+        for check in found:
+            click.echo(f"{'ok    ' if check.holds else 'FAILED'}  {check.name.ljust(width)}  {check.said}")
+    if bad:
+        sys.stdout.flush()
+        print(f"error: {subject.ref} does not hold: {', '.join(check.name for check in bad)}", file=sys.stderr)
+    return 1 if bad else 0
+
+
+@click.command()
+@click.argument("image", default="", metavar="[IMAGE|TARGET]")
+@click.option(
+    "--with", "tool", default="", metavar="TOOL", help="grype, trivy or osv-scanner. Default: the first one found."
+)
+@image_options
+def scan(image: str, tool: str, options: Options) -> int:
+    """Look for known vulnerabilities in an image, by a scanner that you have, from the bill of materials alone."""
+    from strix_finetune.supply import scanner
+
+    command = scanner.find(tool)
+    with opened(image, options) as (engine, subject):
+        bill = rendered(made(engine, subject), "cyclonedx")
+    return scanner.run(command, bill)

@@ -1,0 +1,226 @@
+"""Check an image against what was signed about it: each thing by itself, so that it shows which one does not hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strix_finetune import names
+from strix_finetune.engine.base import Engine
+from strix_finetune.key import tells_of
+from strix_finetune.supply import bill, cyclonedx, envelope, provenance, statement
+from strix_finetune.supply.attest import passed
+from strix_finetune.supply.envelope import Signed
+from strix_finetune.supply.keyring import Trusted
+from strix_finetune.supply.provenance import Said
+from strix_finetune.supply.subject import Subject
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was checked: whether it holds, and in one sentence what was found."""
+
+    name: str
+    holds: bool
+    said: str
+
+
+def verify(
+    engine: Engine, subject: Subject, lines: Sequence[bytes], keys: Sequence[Trusted], digests: Sequence[str] = ()
+) -> tuple[Check, ...]:
+    """All checks, whatever the first ones give. `digests`: what else the image is known as, beside its id."""
+    found, faults = _read(lines, keys)
+    bills = [one for one in found if one.statement.kind == statement.BILL]
+    made = [one for one in found if one.statement.kind == statement.PROVENANCE]
+    said, unreadable = _said(made)
+    return (
+        _signature(found, faults, bills, made, keys),
+        _digest(found, subject, digests),
+        _key(subject, said, unreadable),
+        _contents(engine, subject, bills),
+        _provenance(subject, said, unreadable),
+        _smoke(subject, said, unreadable),
+    )
+
+
+def _read(lines: Sequence[bytes], keys: Sequence[Trusted]) -> tuple[list[Signed], list[str]]:
+    found: list[Signed] = []
+    faults: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(envelope.read(line, keys))
+        except ValueError as error:
+            faults.append(f"envelope {number}: {error}")
+    return found, faults
+
+
+def _said(made: Sequence[Signed]) -> tuple[Said | None, str]:
+    """The one provenance, or why there is none."""
+    if len(made) != 1:
+        return None, "there is no provenance" if not made else "there is more than one provenance"
+    try:
+        return provenance.read(made[0].statement.predicate), ""
+    except ValueError as error:
+        return None, str(error)
+
+
+def _signature(
+    found: Sequence[Signed],
+    faults: Sequence[str],
+    bills: Sequence[Signed],
+    made: Sequence[Signed],
+    keys: Sequence[Trusted],
+) -> Check:
+    name = "signature"
+    if faults:
+        return Check(name, False, "; ".join(faults))
+    if not found:
+        return Check(name, False, "nothing is signed about this image")
+    if not bills or not made:
+        return Check(name, False, "a bill of materials or a provenance is missing")
+    bad = [one for one in found if not one.by]
+    if bad:
+        ids = {keyid for one in bad for keyid in one.keyids}
+        known = {key.key.keyid for key in keys}
+        if ids & known:
+            return Check(name, False, "what is signed was changed afterwards")
+        shown = ", ".join(sorted(keyid[:12] for keyid in ids)) or "nobody"
+        return Check(name, False, f"signed by {shown}, which is no key that is trusted here")
+    common = set.intersection(*({key.shown for key in one.by} for one in found))
+    if not common:
+        return Check(name, False, "the statements are signed by different keys")
+    return Check(name, True, f"{len(found)} statements by key {', '.join(sorted(common))}")
+
+
+def _digest(found: Sequence[Signed], subject: Subject, digests: Sequence[str]) -> Check:
+    name, image = "digest", subject.image.id
+    here = {image, *digests}
+    if not found:
+        return Check(name, False, f"no statement is about {image[:19]}")
+    for one in found:
+        spoken = set(one.statement.subjects.values())
+        if not here <= spoken:
+            shown = ", ".join(sorted(digest[:19] for digest in spoken)) or "nothing"
+            return Check(name, False, f"{image[:19]} is in the store, and what was signed is about {shown}")
+    return Check(name, True, f"{image[:19]} is what was signed")
+
+
+def _key(subject: Subject, said: Said | None, unreadable: str) -> Check:
+    name, labels = "key", subject.image.labels
+    if said is None:
+        return Check(name, False, unreadable)
+    try:
+        keys = provenance.keys(said.layers)
+        fits = tells_of(said.layers.get(said.layer, ""), _parts(labels))
+    except ValueError as error:
+        return Check(name, False, str(error))
+    key = labels.get(names.KEY, "")
+    if keys[said.layer] != key or said.key != key:
+        return Check(name, False, f"the label says {key[:12]}, and the recorded parts make {keys[said.layer][:12]}")
+    wrong = [
+        f"{what} {value}"
+        for what, label, value in (
+            ("layer", names.LAYER, said.layer),
+            ("target", names.TARGET, said.target),
+            ("channel", names.CHANNEL, said.channel),
+        )
+        if labels.get(label) != value
+    ]
+    if wrong:
+        return Check(name, False, f"the labels are others than what was signed: {', '.join(wrong)}")
+    if not fits:
+        return Check(name, False, f"the label {names.PARTS} does not tell what the key is made of")
+    return Check(name, True, f"{key[:12]} follows from the recorded parts of {len(keys)} layers")
+
+
+def _parts(labels: Mapping[str, str]) -> Mapping[str, str]:
+    try:
+        held = json.loads(labels.get(names.PARTS, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return held if isinstance(held, dict) else {}
+
+
+def _contents(engine: Engine, subject: Subject, bills: Sequence[Signed]) -> Check:
+    name = "contents"
+    if len(bills) != 1:
+        return Check(
+            name, False, "there is no bill of materials" if not bills else "there are several bills of materials"
+        )
+    found = bill.make(engine, subject.image, subject.expected)
+    if found.differences:
+        return Check(name, False, _some(found.differences))
+    signed = dict(_comparable(bills[0].statement.predicate, whole=subject.known is not None))
+    here = dict(_comparable(cyclonedx.document(found.bill, ""), whole=subject.known is not None))
+    faults = [f"{ref} is not in the image" for ref in signed.keys() - here.keys()]
+    faults += [f"{ref} is not in the bill" for ref in here.keys() - signed.keys()]
+    faults += [f"{ref} is another" for ref in signed.keys() & here.keys() if signed[ref] != here[ref]]
+    if faults:
+        return Check(name, False, _some(sorted(faults)))
+    compared = "" if found.bill.checked else "; not compared with a lock, since " + subject.unknown
+    return Check(name, True, f"{len(here)} components are those of the bill{compared}")
+
+
+def _comparable(document: Mapping[str, Any], *, whole: bool) -> Iterator[tuple[str, object]]:
+    """Reference → what must be the same. Licences are left out: another version of this program may know more of them.
+
+    Without the lock (`whole` is false) archives cannot be seen in an image, nor the hashes of the files that things
+    came from; what was compiled is told by its own manifest.
+    """
+    for item in document.get("components") or ():
+        properties = {row.get("name"): row.get("value") for row in item.get("properties") or ()}
+        ref = str(item.get("bom-ref"))
+        places = sorted(row.get("location", "") for row in item.get("evidence", {}).get("occurrences") or ())
+        said: list[object] = [item.get("name"), item.get("version"), item.get("purl"), places]
+        if whole:
+            yield ref, [*said, properties, item.get("hashes"), item.get("pedigree")]
+        elif "checksum=" not in ref:
+            yield ref, [*said, properties]
+        elif "strix-finetune:library sha256" in properties:
+            yield ref, [*said, properties["strix-finetune:library sha256"]]
+
+
+def _provenance(subject: Subject, said: Said | None, unreadable: str) -> Check:
+    name = "provenance"
+    if said is None:
+        return Check(name, False, unreadable)
+    if subject.known is None:
+        return Check(name, True, f"lock {said.lock[:12]}, which is not here: {subject.unknown}")
+    here = list(provenance.dependencies(subject.known))
+    held = here[0]["digest"]["sha256"]
+    if held != said.lock:
+        # the key is the same, so what differs is nothing that the image is made of
+        return Check(name, True, f"lock {said.lock[:12]}; the one here is {held[:12]}, and gives the same key")
+    if here != list(said.dependencies):
+        return Check(name, False, f"it names other inputs than the lock {held[:12]} has")
+    return Check(name, True, f"lock {held[:12]} is the one here, with {len(here) - 1} inputs")
+
+
+def _smoke(subject: Subject, said: Said | None, unreadable: str) -> Check:
+    name = "smoke"
+    if said is None:
+        return Check(name, False, unreadable)
+    try:
+        label = json.loads(subject.image.labels.get(names.TESTS, "{}"))
+    except (ValueError, RecursionError):
+        label = None
+    if not isinstance(label, dict):
+        return Check(name, False, f"the label {names.TESTS} cannot be read")
+    missing = sorted(label.keys() - said.smoke.keys())
+    if missing:
+        return Check(name, False, f"no result of {_some(missing)}")
+    bad = [f"{test} {state}" for test, (kind, state) in said.smoke.items() if not passed(kind, state)]
+    if bad:
+        return Check(name, False, _some(sorted(bad)))
+    waiting = sum(state != "passed" for _, state in said.smoke.values())
+    rest = f", {waiting} need a GPU and were not run" if waiting else ""
+    return Check(name, True, f"{len(said.smoke) - waiting} passed{rest}")
+
+
+def _some(rows: Sequence[str]) -> str:
+    more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
+    return "; ".join(rows[:_SHOWN]) + more
