@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from strix_finetune import names
 from strix_finetune.engine.base import (
@@ -73,6 +74,10 @@ class FakeEngine:
 
     def history(self, ref: str) -> list[Layer]:
         return self.layers.get(self.refs.get(ref, ref), [Layer("RUN make", 1000)])
+
+    def configuration(self, ref: str) -> dict[str, Any] | None:
+        labels = self.store.get(self.refs.get(ref, ref))
+        return None if labels is None else {"config": {"Labels": dict(labels)}, "rootfs": {"diff_ids": []}}
 
     def build(self, request: BuildRequest, on_event: Callable[[BuildEvent], None]) -> str:
         layer = request.labels[names.LAYER]

@@ -73,8 +73,9 @@ class Bootstrap(Strict):
     """How a layer without a parent begins.
 
     `mmdebstrap`: the root file system of the channel's suite is made from the signed archive. `image`: a registry
-    image, pinned by digest in the lock. `helper`: a Debian image of the suite, host/name:tag, that lends apt and
-    mmdebstrap to hosts without them; it is in no layer and no key, and pinned in the lock of those hosts.
+    image, pinned by digest in the lock. `helper`: a Debian image of the suite, name:tag, that lends apt and
+    mmdebstrap to hosts without them; it is in no layer and no key, and pinned in the lock of those hosts. Without
+    a host in its name, each engine looks it up by its own settings.
     """
 
     source: Literal["mmdebstrap", "image"]
@@ -121,8 +122,9 @@ class LayerFile(Strict):
     `parent`: candidates, nearest first; the first one that exists for the target and channel is taken; none at all
     makes a root layer, which needs the channel's bootstrap. `builders`: layers used only as a source of files.
     `serves`: the kind of target that has this layer. `needs_part`: a part in targets.toml that the target must have.
-    `final`: the layer that gets the short image name. `budget_mb`: the most that it may add to its parent, unpacked,
-    in millions of bytes; a build that makes more of it fails.
+    `groups`: what of its files becomes a layer of its own where the image is pushed, by globs of paths ("*" within one
+    folder): an update of it then moves nothing else. `final`: the layer that gets the short image name. `budget_mb`:
+    the most that it may add to its parent, unpacked, in millions of bytes; a build that makes more of it fails.
     """
 
     name: Name
@@ -143,6 +145,7 @@ class LayerFile(Strict):
     context: Context = Context()
     patches: Patches | None = None
     smoke: list[Smoke] = []
+    groups: dict[Name, list[RelativePath]] = {}
     budget_mb: int | None = Field(default=None, gt=0)
 
 

@@ -16,6 +16,7 @@ from strix_finetune.engine.places import IterReader
 from strix_finetune.errors import EngineError, Problem
 
 _BLOCK = 1024 * 1024
+_GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 # configurations and manifests are some kilobytes; anything larger is a layer
 _TEXT_LIMIT = 8 * 1024 * 1024
@@ -105,7 +106,13 @@ def _visited(handle: IO[bytes], head: bytes, visit: Callable[[tarfile.TarFile], 
 
 @contextmanager
 def _unpacked(handle: IO[bytes], head: bytes) -> Iterator[IO[bytes]]:
-    """A layer without its zstd, which tarfile of this Python may not know; gzip it does."""
+    """A layer without its compression: tarfile may not know zstd, and of gzip it reads the first member alone."""
+    if head.startswith(_GZIP):
+        import gzip
+
+        with gzip.GzipFile(fileobj=handle, mode="rb") as inside:
+            yield cast(IO[bytes], inside)
+        return
     if not head.startswith(_ZSTD):
         yield handle
         return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 EngineKind = Literal["docker", "podman"]
 
@@ -31,12 +31,16 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image in the engine's store. `size` is unpacked, in bytes; `tags` are fully qualified."""
+    """An image in the engine's store. `size` is unpacked, in bytes; `tags` are fully qualified.
+
+    `digests`: "sha256:…", by which registries serve it; none of an image that was built here and not pushed.
+    """
 
     id: str
     tags: tuple[str, ...]
     labels: Mapping[str, str]
     size: int
+    digests: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +169,9 @@ class Engine(Protocol):
     def history(self, ref: str) -> list[Layer]:
         """The layers of an image, newest first."""
 
+    def configuration(self, ref: str) -> dict[str, Any] | None:
+        """An image's configuration in the words of the OCI specification (config, rootfs.diff_ids), None without it."""
+
     def build(self, request: BuildRequest, on_event: Callable[[BuildEvent], None]) -> str:
         """Build and return the image id; nothing is tagged. Raises BuildFailed with the failing step's last lines."""
 
@@ -187,7 +194,7 @@ class Engine(Protocol):
         """Push one name and return the digest that the registry then serves; never succeeds silently."""
 
     def pull(self, ref: str, on_status: Callable[[str], None]) -> Image:
-        """Pull one name and return the image."""
+        """Pull one name and return the image. A name without a host is the engine's to resolve, by its own settings."""
 
     def export(self, ref: str) -> Iterator[bytes]:
         """Stream the image as the engine's own archive (docker save)."""

@@ -26,6 +26,7 @@ from strix_finetune.engine.failures import Callback, engine_errors
 from strix_finetune.engine.ongoing import Ongoing
 from strix_finetune.engine.specs import check
 from strix_finetune.errors import EngineError, InputError, Problem, StrixError
+from strix_finetune.names import has_host
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -82,6 +83,19 @@ class SdkEngine:
         with engine_errors(f"read the layers of {ref}", self._info.url):
             records: Any = self._api.history(ref)  # type: ignore[no-untyped-call]
         return [Layer(str(record.get("CreatedBy") or ""), int(record.get("Size") or 0)) for record in records]
+
+    def configuration(self, ref: str) -> dict[str, Any] | None:
+        with engine_errors(f"look up the image {ref}", self._info.url):
+            try:
+                record: dict[str, Any] = self._api.inspect_image(ref)  # type: ignore[no-untyped-call]
+            except NotFound:
+                return None
+        return {
+            "architecture": record.get("Architecture") or "amd64",
+            "os": record.get("Os") or "linux",
+            "config": record.get("Config") or {},
+            "rootfs": {"type": "layers", "diff_ids": (record.get("RootFS") or {}).get("Layers") or []},
+        }
 
     def build(self, request: BuildRequest, on_event: Callable[[BuildEvent], None]) -> str:
         self._ongoing.check()
@@ -182,11 +196,11 @@ class SdkEngine:
             return transfer.push(self._api, self._info.kind, repository, tag, callback)
 
     def pull(self, ref: str, on_status: Callable[[str], None]) -> Image:
-        repository, tag = _split(ref)
+        repository, tag = parse_repository_tag(ref)
         callback = Callback(on_status)
         with engine_errors(f"pull {ref}", self._info.url, callback):
-            transfer.pull(self._api, self._info.kind, repository, tag, callback)
-        found = self.image(ref)
+            told = transfer.pull(self._api, self._info.kind, repository, tag or "latest", callback)
+        found = self.image(told or ref)
         if found is None:
             raise EngineError(Problem(f"the engine said that it pulled {ref}, but it is not in its store"))
         return found
@@ -213,8 +227,7 @@ class SdkEngine:
 def _split(ref: str) -> tuple[str, str]:
     """Repository and tag of a fully qualified name."""
     repository, tag = parse_repository_tag(ref)
-    host, slash, _ = repository.partition("/")
-    if not slash or not ("." in host or ":" in host or host == "localhost"):
+    if not has_host(repository):
         raise InputError(
             Problem(f"'{ref}' does not say which registry it belongs to", cure=f"write it out, like localhost/{ref}")
         )
@@ -228,4 +241,5 @@ def _image(record: dict[str, Any], labels: dict[str, str] | None) -> Image:
         tags=tuple(tag for tag in record.get("RepoTags") or () if tag != "<none>:<none>"),
         labels=dict(labels or {}),
         size=int(record.get("Size") or 0),
+        digests=tuple(dict.fromkeys(word.partition("@")[2] for word in record.get("RepoDigests") or () if "@" in word)),
     )

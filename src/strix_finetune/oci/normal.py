@@ -1,0 +1,80 @@
+"""What of a tree is the image, and what is only how and where it was made: times, logs, caches, marks of the engine.
+
+Two builds of one lock differ in these, and in nothing that a program in the image reads.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from strix_finetune.oci.tree import Entry, Kind, Tree
+
+# 2000-01-01, which build steps also give to what they make: byte code names the time of its source, and stays right
+FIXED_TIME = 946684800
+
+# the engine mounts these for the time of a step, and leaves an empty file or a folder where there was none
+_MOUNTED = ("etc/resolv.conf", "etc/hosts", "etc/hostname")
+_KERNEL = ("dev", "proc", "sys")
+_NOISE = (
+    ".dockerenv",
+    "run/.containerenv",
+    "root/.cache/*",
+    "tmp/*",
+    "var/tmp/*",
+    "var/cache/apt/*",
+    "var/cache/debconf/*-old",
+    "var/cache/ldconfig/aux-cache",
+    "var/lib/apt/lists/*",
+    "var/lib/dpkg/*-old",
+    "var/lib/dpkg/lock*",
+    "var/lib/dpkg/triggers/Lock",
+    "var/lib/systemd/random-seed",
+)
+# apt wants these folders, so they stay when they are empty
+_KEPT_FOLDERS = ("var/cache/apt/archives", "var/cache/apt/archives/partial", "var/lib/apt/lists/partial")
+_NOISY = re.compile("|".join(fnmatch.translate(glob) for glob in _NOISE))
+
+
+def is_noise(entry: Entry) -> bool:
+    """Whether an entry is no part of the image."""
+    path = entry.path
+    if path.partition("/")[0] in _KERNEL:
+        return "/" in path
+    if path in _MOUNTED:
+        return entry.kind is Kind.FILE and entry.size == 0
+    if path.startswith("var/log/"):
+        # programs want their empty logs and the folders of them
+        return entry.kind is Kind.FILE and entry.size > 0
+    return path not in _KEPT_FOLDERS and _NOISY.fullmatch(path) is not None
+
+
+def normal(tree: Tree, epoch: int) -> Tree:
+    """The tree without noise, with times that a build does not make.
+
+    A file that is younger than `epoch` (seconds since 1970, the date of the locked archive) was made by the build, and
+    so gets the fixed time; what came out of a package keeps its own. Folders say nothing by their times.
+    """
+    found: Tree = {}
+    dropped: set[str] = set()
+    for path, entry in tree.items():
+        if is_noise(entry):
+            dropped.add(path)
+            continue
+        fixed = entry.kind is Kind.FOLDER or entry.mtime > epoch
+        mode = 0o755 if path in _KERNEL else entry.mode
+        if fixed or mode != entry.mode:
+            entry = replace(entry, mtime=FIXED_TIME if fixed else entry.mtime, mode=mode)
+        found[path] = entry
+    return {path: entry for path, entry in found.items() if not _lost(path, dropped)}
+
+
+def _lost(path: str, dropped: Iterable[str]) -> bool:
+    """Whether a folder above is noise: what is in it goes along."""
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        if path in dropped:
+            return True
+    return False
