@@ -19,7 +19,7 @@ from strix_finetune import context, debian, leftovers, names, netconf, programs
 from strix_finetune.debian import DefaultSource
 from strix_finetune.engine.base import BuildRequest, Engine, Mount, RunRequest
 from strix_finetune.engine.lines import LineJoiner
-from strix_finetune.errors import BuildFailed, InputError, LockError, Problem
+from strix_finetune.errors import BuildFailed, EngineError, InputError, LockError, Problem
 from strix_finetune.model import ContextFile, Stack
 from strix_finetune.netconf import NetSettings
 from strix_finetune.programs import Done, Say
@@ -190,7 +190,8 @@ class Borrowed:
                 " them from",
                 cure="install apt, mmdebstrap and debian-archive-keyring, or name a Debian image as [bootstrap] helper",
             )
-        by_digest = _by_digest(helper, self._digest(helper))
+        digest = self._digest(helper, engine)
+        by_digest = _by_digest(helper, digest)
 
         def pull() -> str:
             self.say(f"pulling {helper}, which lends this host apt and mmdebstrap")
@@ -213,7 +214,9 @@ class Borrowed:
         text = f"{FORMAT} {self.stack.channel.name} {source}"
         return f"{_REPOSITORY}:{hashlib.sha256(text.encode()).hexdigest()[: names.KEY_DIGITS]}"
 
-    def _digest(self, name: str) -> str:
+    def _digest(self, name: str, engine: Engine) -> str:
+        """The digest of the lock, else of what `name` is now: asked of its registry, or, where the name does not say
+        which that is, of the engine that knows one."""
         known = self.pinned.get(name) or self.looked_up.get(name)
         if known:
             return known
@@ -222,10 +225,25 @@ class Borrowed:
                 f"the lock lacks the image {name}, which this host needs because it has no apt of its own",
                 cure="run 'strix-finetune lock' once without --locked",
             )
-        from strix_finetune.resolve import image
+        if names.has_host(name):
+            from strix_finetune.resolve import image
 
-        self.looked_up[name] = image.digest(name, self.settings)
+            self.looked_up[name] = image.digest(name, self.settings)
+        else:
+            self.looked_up[name] = self._served_as(name, engine)
         return self.looked_up[name]
+
+    def _served_as(self, name: str, engine: Engine) -> str:
+        """Pull a short name from wherever this engine finds it; returns the digest by which it is served there."""
+        self.say(f"pulling {name}, which lends this host apt and mmdebstrap")
+        try:
+            pulled = engine.pull(name, lambda status: None)
+        except EngineError as error:
+            cure = "install apt, mmdebstrap and debian-archive-keyring, or let the engine's settings say where it is"
+            raise EngineError(Problem(error.problems[0].message, cure=cure)) from error
+        if not pulled.digests:
+            raise EngineError(Problem(f"{engine.info.kind} does not say by which digest {name} is served"))
+        return pulled.digests[0]
 
     def _make(self, engine: Engine, identity: str, shown: str, source: Callable[[], str]) -> str:
         channel, name = self.stack.channel.name, self._name(identity)
@@ -267,7 +285,8 @@ class Borrowed:
 
 
 def _by_digest(name: str, digest: str) -> str:
-    return f"{name.rpartition(':')[0]}@{digest}"
+    tagged = ":" in name.rpartition("/")[2]
+    return f"{name.rpartition(':')[0] if tagged else name}@{digest}"
 
 
 def _text(path: Path) -> str:

@@ -31,3 +31,9 @@ def moving_ref(layer: str, target: str) -> str:
 def final_ref(target: str) -> str:
     """The name that people type."""
     return f"{PREFIX}:{target}"
+
+
+def has_host(name: str) -> bool:
+    """Whether the name of an image says its registry; each engine looks a short one up by its own settings."""
+    host, slash, _ = name.partition("/")
+    return bool(slash) and ("." in host or ":" in host or host == "localhost")

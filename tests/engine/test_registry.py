@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from strix_finetune.engine import registry as registries
+from strix_finetune.engine import wire
+from strix_finetune.engine.client import SdkEngine
+from strix_finetune.engine.select import connect
 from strix_finetune.engine.size import compressed_size
 from strix_finetune.errors import EngineError
 
@@ -35,6 +40,37 @@ def test_a_round_trip(bench: Bench, registry: str) -> None:
     by_digest = bench.engine.pull(f"{registry}/strix/{bench.engine.info.kind}@{digest}", status.append)
     assert by_digest.id == image
     bench.engine.untag(ref)
+
+
+def test_a_short_name_is_looked_up_by_the_engines_own_settings(
+    podman_bench: Bench, registry: str, tmp_path: Path
+) -> None:
+    """Podman's registries.conf says where it is, and how to speak to that; the digest is the registry's own."""
+    engine = podman_bench.engine
+    name = f"strix-short-{os.getpid()}"
+    ref = f"{registry}/strix/{name}:1"
+    image = podman_bench.build(f"FROM {{base}}\nRUN echo {time.time()} > /unique\n")
+    engine.tag(image, ref)
+    digest = engine.push(ref, lambda text: None)
+    engine.untag(ref)
+    assert engine.image(image) is None
+    settings = tmp_path / "registries.conf"
+    place = f"[[registry]]\nlocation = '{registry}'\ninsecure = true\n"
+    settings.write_text(f"{place}[aliases]\n'{name}' = '{registry}/strix/{name}'\n")
+    configured = connect("podman", {**os.environ, "CONTAINERS_REGISTRIES_CONF": str(settings)})
+    assert isinstance(configured, SdkEngine)
+    try:
+        by_tag = configured.pull(f"{name}:1", lambda text: None)
+        assert by_tag.id == image
+        assert digest in by_tag.digests
+        assert configured.pull(f"{name}@{digest}", lambda text: None).id == by_tag.id
+        with pytest.raises(EngineError, match=f"could not pull {name}-missing:1: "):
+            configured.pull(f"{name}-missing:1", lambda text: None)
+    finally:
+        # all of its names: one of them is that by digest
+        wire.call(configured.api, "POST", f"/libpod/images/{image}/untag", "untag")
+        configured.remove(image)
+        configured.close()
 
 
 def test_a_second_push_sends_nothing_and_names_the_same_digest(bench: Bench, registry: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from strix_finetune import borrowed, debian, names, programs
 from strix_finetune.borrowed import Borrowed
 from strix_finetune.engine.base import BuildEvent, BuildRequest, EngineInfo, Image, RunRequest, RunResult
-from strix_finetune.errors import BuildFailed, InputError, LockError
+from strix_finetune.errors import BuildFailed, EngineError, InputError, LockError
 from strix_finetune.netconf import NetSettings
 from strix_finetune.programs import Host, Programs
 from tests.conftest import Images
@@ -32,6 +32,8 @@ class Engine(FakeEngine):
     pulled: list[str] = field(default_factory=list)
     built: list[bytes] = field(default_factory=list)
     fails: BuildFailed | None = None
+    refuses: EngineError | None = None
+    served: tuple[str, ...] = ()
 
     @property
     def info(self) -> EngineInfo:
@@ -49,9 +51,11 @@ class Engine(FakeEngine):
 
     def pull(self, ref: str, on_status: Callable[[str], None]) -> Image:
         self.pulled.append(ref)
+        if self.refuses:
+            raise self.refuses
         found = self.image(self.add({}))
         assert found
-        return found
+        return replace(found, digests=self.served)
 
 
 @pytest.fixture
@@ -222,6 +226,50 @@ def test_a_digest_that_the_lock_lacks_is_looked_up_once_and_told(site: Images, l
     assert borrowed.looked_up(settings) == {HELPER: DIGEST}
     with pytest.raises(LockError, match=r"the lock lacks the image registry.*, which this host needs"):
         borrow(site, Engine(), locked=True).image()
+
+
+SHORT = "debian:sid"
+
+
+@pytest.fixture
+def short(site: Images) -> Images:
+    """The channel's helper says no registry."""
+    toml = (site.path / "channels/debian.toml").read_text()
+    site.write("images/channels/debian.toml", toml.replace(HELPER, SHORT))
+    return site
+
+
+def test_a_helper_without_a_registry_is_the_engines_to_find(short: Images, looked_up: list[str]) -> None:
+    """Its digest is that by which the engine says that it is served; with a lock nothing is asked by name."""
+    engine = Engine(served=(DIGEST, f"sha256:{'f' * 64}"))
+    runner = borrow(short, engine)
+    name = runner.image()
+    assert engine.pulled == [SHORT, f"debian@{DIGEST}"]
+    assert looked_up == [], "no registry is asked by the driver"
+    assert borrowed.looked_up(NetSettings(programs=Programs(runner, Host()))) == {SHORT: DIGEST}
+    locked = Engine()
+    assert borrow(short, locked, pinned={SHORT: DIGEST}, locked=True).image() == name
+    assert locked.pulled == [f"debian@{DIGEST}"]
+    with pytest.raises(LockError, match="the lock lacks the image debian:sid"):
+        borrow(short, Engine(), locked=True).image()
+
+
+def test_an_engine_that_finds_no_registry_for_it(short: Images) -> None:
+    engine = Engine(refuses=EngineError("could not pull debian:sid: short-name did not resolve"))
+    with pytest.raises(EngineError, match=r"did not resolve; install apt, mmdebstrap and debian-archive-keyring, or"):
+        borrow(short, engine).image()
+    with pytest.raises(EngineError, match="docker does not say by which digest debian:sid is served"):
+        borrow(short, Engine()).image()
+
+
+def test_names_by_digest() -> None:
+    for name, repository in (
+        ("debian:sid", "debian"),
+        ("debian", "debian"),
+        ("localhost:5000/a/debian", "localhost:5000/a/debian"),
+        ("localhost:5000/a/debian:sid", "localhost:5000/a/debian"),
+    ):
+        assert borrowed._by_digest(name, DIGEST) == f"{repository}@{DIGEST}"
 
 
 def test_another_source_takes_the_place_of_the_one_before(site: Images, looked_up: list[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from strix_finetune import graph, lockfile, wanted
+from strix_finetune import graph, lockfile, names, wanted
 from strix_finetune import lock as locks
 from strix_finetune.errors import DefinitionError
 from strix_finetune.lint import BANNED_ENV
@@ -58,6 +58,22 @@ def lock() -> Lock:
 def workspace(project: Project, channel: str, target: str = "gfx1151") -> Workspace:
     folders = Folders(IMAGES, ROOT / "recipes", ROOT / "src", Path("/c"), Path("/s"), Path("/d"))
     return Workspace(folders, project, graph.stack(project, target, channel))
+
+
+def test_every_channel_has_a_lender_of_its_suite_and_names_no_registry_for_it(project: Project) -> None:
+    """Where Debian's images are, each engine knows by its own settings, as apt knows where packages are."""
+    assert len(project.channels) >= len(AMD) + 1
+    for channel in project.channels.values():
+        helper = channel.spec.bootstrap.helper
+        assert helper.startswith(f"debian:{channel.spec.apt.suite}")
+        assert not names.has_host(helper)
+
+
+def test_names_that_say_their_registry() -> None:
+    for name in ("localhost/x:1", "localhost:5000/x", "a.example/x/y@sha256:0", "host:1/x"):
+        assert names.has_host(name)
+    for name in ("debian:sid", "library/debian", "debian", "a/b:1.2"):
+        assert not names.has_host(name)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from strix_finetune.engine.base import EngineKind
 from strix_finetune.engine.building import error_of, records
 from strix_finetune.engine.failures import one_line
 from strix_finetune.errors import EngineError, Problem
+from strix_finetune.names import has_host
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -44,18 +45,29 @@ def push(api: APIClient, kind: EngineKind, repository: str, tag: str, on_status:
     return served
 
 
-def pull(api: APIClient, kind: EngineKind, repository: str, tag: str, on_status: Status) -> None:
-    """Pull one name. `tag` may be a digest ("sha256:…")."""
+def pull(api: APIClient, kind: EngineKind, repository: str, tag: str, on_status: Status) -> str:
+    """Pull one name. `tag` may be a digest ("sha256:…"). Returns the image's id where the engine tells it."""
     mark = "@" if tag.startswith("sha256:") else ":"
     ref = f"{repository}{mark}{tag}"
     headers = _present({"X-Registry-Auth": _auth_header(api, repository, kind)})
     if kind == "podman":
         path = "/libpod/images/pull"
-        params = {"reference": ref, "tlsVerify": "false" if registry.is_loopback(repository) else "true"}
+        params = {"reference": ref}
+        if has_host(repository):
+            params["tlsVerify"] = "false" if registry.is_loopback(repository) else "true"
     else:
         path, params = "/images/create", {"fromImage": repository, "tag": tag}
     with wire.streamed(api, path, f"pull {ref}", params=params, headers=headers) as chunks:
-        _follow(records(chunks), f"pull {ref}", on_status)
+        pulled: list[str] = []
+        _follow(_noting(records(chunks), pulled), f"pull {ref}", on_status)
+    return pulled[-1] if pulled else ""
+
+
+def _noting(answer: Iterable[dict[str, Any]], pulled: list[str]) -> Iterable[dict[str, Any]]:
+    """The same records; what Podman says that it pulled is noted. It may know a short name by another one."""
+    for record in answer:
+        pulled += [str(image) for image in record.get("images") or ()]
+        yield record
 
 
 def load(api: APIClient, archive: Iterable[bytes]) -> None:
