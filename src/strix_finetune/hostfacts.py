@@ -13,6 +13,7 @@ from strix_finetune.caches import CACHES
 from strix_finetune.errors import InputError, Problem
 from strix_finetune.launch import Host
 from strix_finetune.paths import Folders
+from strix_finetune.recipefacts import RecipeFacts
 
 _SELINUX = "sys/fs/selinux"
 
@@ -88,6 +89,14 @@ def token(env: Mapping[str, str], folders: Folders) -> Iterator[Path | None]:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secret)
         yield path
+
+
+def foreign(host: Host, recipe: RecipeFacts) -> tuple[Path, ...]:
+    """What would be mounted and is somebody else's. Root may change all that it can see."""
+    if not host.uid:
+        return ()
+    paths = (host.workdir, *recipe.reads, *recipe.writes, host.models, host.hub, host.compiled)
+    return tuple(path for path in paths if path.exists() and path.stat().st_uid != host.uid)
 
 
 def _hidden(there: Sequence[hostgpu.Gpu], devices: Sequence[str], root: Path) -> tuple[str, ...]:

@@ -43,7 +43,8 @@ class Host:
     GPUs; `groups`: their numeric groups, but root's; `open_to_all`: everybody may use them; `hidden`: GPUs that the
     container does not get. `cdi`: a specification names all of them. `wsl`: what it lends, None elsewhere. `rdma`:
     device files of the network adapters; `locked_memory`: what the caller may lock, in bytes, -1 for any. `selinux`:
-    it is enforcing; `selinux_devices`: and lets containers use devices. `token`: a file with the hub's.
+    it is enforcing; `selinux_devices`: and lets containers use devices; `foreign`: paths that are somebody else's.
+    `token`: a file with the hub's.
     """
 
     uid: int
@@ -65,6 +66,7 @@ class Host:
     locked_memory: int = -1
     selinux: bool = False
     selinux_devices: bool = False
+    foreign: tuple[Path, ...] = ()
     token: Path | None = None
     interactive: bool = False
 
@@ -113,7 +115,8 @@ def plan(
         devices, groups = (*devices, *rdma), tuple(sorted({*groups, *host.rdma_groups}))
     if rootless_podman and devices:
         groups = _kept_groups(host, engine)
-    unconfined, relabel = _selinux(host, recipe, bool(devices))
+    why = _unlabelled(host, recipe, bool(devices)) if host.selinux else ""
+    relabel = host.selinux and not why
     env = dict(ENVIRONMENT)
     env |= hostwsl.ENVIRONMENT if host.wsl and devices else {}
     env |= {"STRIX_IMAGE_KEY": key} if key else {}
@@ -136,13 +139,13 @@ def plan(
         memlock=-1 if rdma else None,
         workdir=str(host.workdir),
         interactive=host.interactive,
-        unconfined=unconfined,
+        unconfined=bool(why) if host.selinux else None,
         attended=True,
     )
     # what lies in the project `train` makes itself, or not, as in a dry run
     outside = (path for path in recipe.writes if not _within(path, host.workdir))
     folders = (host.models, host.hub, host.compiled, *outside)
-    return Launch(request, folders, tuple(_notes(host, unconfined=unconfined)))
+    return Launch(request, folders, tuple(_notes(host, why)))
 
 
 def _new_enough(engine: EngineInfo) -> bool:
@@ -175,17 +178,17 @@ def _rdma(host: Host, engine: EngineInfo) -> tuple[str, ...]:
     return host.rdma
 
 
-def _selinux(host: Host, recipe: RecipeFacts, devices: bool) -> tuple[bool | None, bool]:
-    """Whether the container is left alone by SELinux (None: there is none), and whether mounts are labelled for it.
+def _unlabelled(host: Host, recipe: RecipeFacts, devices: bool) -> str:
+    """Why SELinux must leave the container alone, instead of the mounts being labelled for it; empty: it need not.
 
-    A home or a folder of the system must keep its labels: sshd and others would be locked out.
+    A home or a folder of the system must keep its labels: sshd and others would be locked out. What is somebody
+    else's is not the caller's to label.
     """
-    if not host.selinux:
-        return None, False
-    labelled = (host.workdir, *recipe.reads, *recipe.writes)
-    if (devices and not host.selinux_devices) or any(not _may_be_labelled(path, host.home) for path in labelled):
-        return True, False
-    return False, True
+    if devices and not host.selinux_devices:
+        return "its policy keeps the GPU from containers"
+    mounted = (host.workdir, *recipe.reads, *recipe.writes, host.models, host.hub, host.compiled)
+    kept = [path for path in mounted if path in host.foreign or not _may_be_labelled(path, host.home)]
+    return f"{kept[0]} must keep its label" if kept else ""
 
 
 def _may_be_labelled(path: Path, home: Path) -> bool:
@@ -221,7 +224,7 @@ def _within(path: Path, folder: Path) -> bool:
     return path.is_relative_to(folder)
 
 
-def _notes(host: Host, *, unconfined: bool | None) -> list[str]:
+def _notes(host: Host, why_unconfined: str) -> list[str]:
     notes = []
     ours = hostwsl.ENVIRONMENT if host.wsl else ()
     stale = sorted(name for name in host.env if _STALE.match(name) and name not in ours)
@@ -231,6 +234,6 @@ def _notes(host: Host, *, unconfined: bool | None) -> list[str]:
         notes.append("this WSL has no librocdxg, so the image's ROCm must have it; strix-finetune doctor says more")
     if stale:
         notes.append(f"{', '.join(stale)} of this shell {'is' if len(stale) == 1 else 'are'} not passed on")
-    if unconfined:
-        notes.append("SELinux does not separate this container (label=disable)")
+    if why_unconfined:
+        notes.append(f"SELinux does not separate this container (label=disable): {why_unconfined}")
     return notes

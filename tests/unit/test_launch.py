@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -149,6 +150,10 @@ def test_rdma_of_a_rootless_engine_cannot_lock_more_than_the_user() -> None:
         (AT_HOME, True, False),
         (replace(FEDORA_NO_GPU, workdir=Path("/usr/share/x")), True, False),
         (replace(FEDORA_NO_GPU, workdir=Path("/home")), True, False),
+        # as for the project, so for the caches, which variables may put anywhere
+        (replace(FEDORA_NO_GPU, hub=ME), True, False),
+        (replace(FEDORA_NO_GPU, models=Path("/usr/share/models")), True, False),
+        (replace(FEDORA_NO_GPU, foreign=(ME / "project",)), True, False),
     ],
 )
 def test_selinux_labels_projects_only_and_never_a_home(host: Host, unconfined: bool | None, labelled: bool) -> None:
@@ -157,6 +162,31 @@ def test_selinux_labels_projects_only_and_never_a_home(host: Host, unconfined: b
     assert {mount.relabel for mount in launch.request.mounts} == {labelled}
     assert ("label=disable" in " ".join(command_line(launch.request, PODMAN))) is bool(unconfined)
     assert any("label=disable" in note for note in launch.notes) is bool(unconfined)
+
+
+def test_what_keeps_its_label_is_named() -> None:
+    rows = Path("/data/rows.jsonl")
+    recipe = RecipeFacts("x", reads=(rows,))
+    launch = made(replace(FEDORA_NO_GPU, foreign=(rows,)), PODMAN, recipe=recipe)
+    assert "SELinux does not separate this container (label=disable): /data/rows.jsonl must keep its label" in (
+        launch.notes
+    )
+    assert not [mount for mount in launch.request.mounts if mount.relabel]
+    assert any("keeps the GPU from containers" in note for note in made(FEDORA, PODMAN).notes)
+    # beside a home that is mounted nothing else is labelled, either
+    assert not [mount for mount in made(AT_HOME, PODMAN).request.mounts if mount.relabel]
+
+
+def test_whose_a_path_is(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    rows = tmp_path / "rows"
+    rows.touch()
+    host = replace(NO_GPU, workdir=tmp_path / "project", uid=os.getuid() + 1)
+    recipe = RecipeFacts("x", reads=(rows,), writes=(tmp_path / "not yet",))
+    assert hostfacts.foreign(host, recipe) == (tmp_path / "project", rows)
+    assert hostfacts.foreign(replace(host, uid=0), recipe) == ()
+    mine = replace(host, uid=os.getuid()) if os.getuid() else replace(host, uid=0)
+    assert hostfacts.foreign(mine, recipe) == ()
 
 
 def test_labels_in_each_engine_s_words() -> None:

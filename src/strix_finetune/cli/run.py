@@ -140,6 +140,8 @@ def launch(
             gpus=wishes.gpus,
             interactive=sys.stdin.isatty() and sys.stdout.isatty(),
         )
+        if host.selinux:
+            host = replace(host, foreign=hostfacts.foreign(host, recipe or NOTHING))
         key = held.labels.get(names.KEY, "") if held else ""
         arguments = (image, command)
         if only_print:
