@@ -1,0 +1,130 @@
+"""An image as one tree, whether an engine holds it or a registry: files, packages, settings."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+from strix_finetune.engine.base import Engine
+from strix_finetune.errors import EngineError, Problem
+from strix_finetune.oci.descriptor import DOCKER_INDEX, INDEX, LAYER_ZSTD, Descriptor
+from strix_finetune.oci.scan import RawImage, RawLayer, read_image, read_layer
+from strix_finetune.oci.tree import Tree, apply
+from strix_finetune.registry.client import Registry
+
+STATUS = "var/lib/dpkg/status"
+# what says which file belongs to which package
+_LISTS = re.compile(r"var/lib/dpkg/info/[^/]+\.list|.*\.dist-info/RECORD")
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """`name`: as it was asked for. `texts`: path → content of dpkg's lists and of wheels' RECORD files.
+
+    `config`: the configuration in the words of the image specification. `stored`: bytes in a registry, None for an
+    image that an engine holds. `layers`: diff ids, lowest first.
+    """
+
+    name: str
+    tree: Tree
+    texts: Mapping[str, bytes]
+    config: Mapping[str, Any]
+    layers: tuple[str, ...]
+    stored: int | None = None
+
+
+def keep(path: str) -> bool:
+    """Whether the content of a file is needed."""
+    return path == STATUS or _LISTS.fullmatch(path) is not None
+
+
+def local(engine: Engine, ref: str) -> Whole:
+    """The image that an engine holds under a name or id. Raises EngineError."""
+    raw = read_image(engine, ref, keep=keep)
+    return assembled(ref, raw)
+
+
+def assembled(name: str, raw: RawImage, count: int | None = None, stored: int | None = None) -> Whole:
+    """The tree of the lowest `count` layers of an image, None for all."""
+    tree: Tree = {}
+    texts: dict[str, bytes] = {}
+    for layer in raw.layers[:count]:
+        apply(tree, layer.entries, layer.gone, layer.opaque)
+        texts |= layer.kept
+    return Whole(
+        name,
+        tree,
+        {path: text for path, text in texts.items() if path in tree},
+        raw.config,
+        raw.diff_ids[:count],
+        stored,
+    )
+
+
+def pushed(registry: Registry, reference: str, folder: Path | None = None) -> Whole:
+    """The image that a registry serves for a tag or digest; its layers pass through `folder` one after another."""
+    name = registry.repository.at(reference)
+    manifest = _manifest(registry, reference)
+    try:
+        config = Descriptor.from_json(manifest["config"])
+        layers = [Descriptor.from_json(row) for row in manifest["layers"]]
+        said: dict[str, Any] = json.loads(registry.small(config))
+        found: list[RawLayer] = []
+        with tempfile.TemporaryDirectory(prefix="strix-finetune-", dir=folder) as work:
+            for number, layer in enumerate(layers):
+                path = Path(work) / str(number)
+                registry.download(layer, path, lambda done: None)
+                found.append(_stored_layer(path, layer, number))
+                path.unlink()
+        raw = RawImage(said, tuple(found))
+        if len(raw.diff_ids) != len(found):
+            raise ValueError("it names other layers than it has")
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineError(Problem(f"{name} is no image that can be read: {error}")) from error
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
+        raise EngineError(Problem(f"a layer of {name} is not whole: {error}")) from error
+    return assembled(name, raw, stored=config.size + sum(layer.size for layer in layers))
+
+
+def _manifest(registry: Registry, reference: str) -> dict[str, Any]:
+    """The manifest of one image; of an index that holds only one, of that one."""
+    name = registry.repository.at(reference)
+    served = registry.manifest(reference)
+    if served is None:
+        raise EngineError(Problem(f"the registry has no {name}", cure="look at its tags"))
+    document: dict[str, Any] = json.loads(served.content)
+    if served.media_type not in (INDEX, DOCKER_INDEX):
+        return document
+    rows: Sequence[dict[str, Any]] = [row for row in document.get("manifests", []) if not row.get("artifactType")]
+    if len(rows) != 1:
+        raise EngineError(Problem(f"{name} names {len(rows)} images", cure="give the tag or digest of one of them"))
+    return _manifest(registry, str(rows[0].get("digest")))
+
+
+def _stored_layer(path: Path, layer: Descriptor, number: int) -> RawLayer:
+    with _plain(path, layer.media_type) as plain, tarfile.open(fileobj=plain, mode="r|") as tar:
+        return read_layer(tar, number, keep=keep)
+
+
+@contextmanager
+def _plain(path: Path, media_type: str) -> Iterator[IO[bytes]]:
+    """A layer's file without its compression."""
+    with path.open("rb") as stored:
+        if media_type == LAYER_ZSTD:
+            from strix_finetune.codeobject.codec import zstd_module
+
+            with zstd_module().ZstdFile(stored) as plain:
+                yield plain
+        elif "gzip" in media_type:
+            with gzip.GzipFile(fileobj=stored, mode="rb") as unpacked:
+                yield cast(IO[bytes], unpacked)
+        else:
+            yield stored
