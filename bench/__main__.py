@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 
-from bench import bare, check, cold, edit, noop, rccl, size
+from bench import bare, check, cold, edit, estimate, noop, rccl, size
 
 BENCHES = {
     "noop": noop.main,
@@ -18,6 +18,7 @@ BENCHES = {
     "rccl-full": rccl.full,
     "bare": bare.main,
     "check": check.main,
+    "estimate": estimate.main,
 }
 
 

@@ -31,6 +31,7 @@ def cli() -> None:
     \b
     train RECIPE                 train; the same as `train run RECIPE`
     train check RECIPE           look for faults in recipe and data, loading nothing heavy
+    train estimate RECIPE        memory and time that it would take, on this device or another
     train schema                 the JSON schema of recipes, for editors
     train generate RUN -p "…"    ask the trained model
     train eval RUN               measure it on held-out rows and questions
@@ -64,6 +65,20 @@ def check(recipe: str, settings: tuple[str, ...], fetch: bool, as_json: bool) ->
     from strix_train.checking import check as work
 
     code, text = work(recipe, settings, fetch=fetch, as_json=as_json)
+    click.echo(text)
+    return code
+
+
+@cli.command()
+@click.argument("recipe")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a key.")
+@click.option("--device", default="here", show_default=True, help="here, cpu, strix-halo, h200, …, or a size: 24GiB.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document; sizes in bytes.")
+def estimate(recipe: str, settings: tuple[str, ...], device: str, as_json: bool) -> int:
+    """Tell what memory and time RECIPE takes, and what to change where it does not fit; exit code 1 then."""
+    from strix_train.estimate.command import run as work
+
+    code, text = work(recipe, settings, device=device, as_json=as_json)
     click.echo(text)
     return code
 

@@ -115,6 +115,8 @@ def find_recipe(word: str) -> Path:
     if path.is_dir():
         raise InputError(Problem(f"{word} is a folder", cure="name a recipe file in it"))
     shipped = shipped_recipes()
-    if path.parent in (Path(), Path("recipes")) and path.suffix in ("", ".yaml", ".yml") and path.stem in shipped:
-        return shipped[path.stem]
-    raise InputError(Problem(f"there is no recipe '{word}'", cure=nearest(path.stem, [*shipped]) if shipped else ""))
+    # not the stem of a path: what follows the dot of llama3.1-8b-lora is no ending
+    name = path.name.removesuffix(".yaml").removesuffix(".yml")
+    if path.parent in (Path(), Path("recipes")) and name in shipped:
+        return shipped[name]
+    raise InputError(Problem(f"there is no recipe '{word}'", cure=nearest(name, [*shipped]) if shipped else ""))

@@ -26,13 +26,13 @@ def choose(wanted: str, method: str = "sft", adapter: str = "lora") -> Choice:
     """Choose a backend by what is installed and can do it; imports none. Raises InputError when nothing fits."""
     if adapter in ("qlora", "lora8bit") and find_spec("bitsandbytes") is None:
         raise InputError(Problem(f"adapter {adapter} needs bitsandbytes, which is not here", cure=_INSTALL))
-    unable = _NOT_BY_UNSLOTH.get(method) or _NOT_BY_UNSLOTH.get(adapter, "")
+    cannot = unable(method, adapter)
     if adapter == "lora8bit" and not any(Path(device).exists() for device in _GPUS):
-        unable = "holds no model in 8 bits on a CPU"
-    if wanted == "unsloth" and unable:
-        raise InputError(Problem(f"Unsloth {unable}", cure="write backend: hf, or auto"))
-    if wanted == "auto" and unable and find_spec("transformers") and find_spec("peft"):
-        return Choice("hf", f"auto: Unsloth {unable}", True)
+        cannot = "holds no model in 8 bits on a CPU"
+    if wanted == "unsloth" and cannot:
+        raise InputError(Problem(f"Unsloth {cannot}", cure="write backend: hf, or auto"))
+    if wanted == "auto" and cannot and find_spec("transformers") and find_spec("peft"):
+        return Choice("hf", f"auto: Unsloth {cannot}", True)
     if wanted != "auto":
         if find_spec(_PACKAGE[wanted]) is None:
             raise InputError(Problem(f"backend {wanted} needs {_PACKAGE[wanted]}, which is not here", cure=_INSTALL))
@@ -42,6 +42,11 @@ def choose(wanted: str, method: str = "sft", adapter: str = "lora") -> Choice:
     if find_spec("transformers") is not None and find_spec("peft") is not None:
         return Choice("hf", "auto: Unsloth is not installed", False)
     raise InputError(Problem("neither Unsloth nor transformers with peft is installed here", cure=_INSTALL))
+
+
+def unable(method: str, adapter: str) -> str:
+    """Return why Unsloth cannot train this, on no device; empty where it can."""
+    return _NOT_BY_UNSLOTH.get(method) or _NOT_BY_UNSLOTH.get(adapter, "")
 
 
 def start(choice: Choice) -> tuple[Backend, Choice]:

@@ -28,16 +28,17 @@ def install(model: Any) -> bool:
     is another than the usual one. Without labels (generation, scoring) the model is as it was.
     """
     import torch
-    from transformers.loss.loss_utils import ForCausalLMLoss
+    from transformers.loss import loss_utils
 
+    usual: Any = loss_utils.ForCausalLMLoss
     inner = model.get_base_model() if hasattr(model, "peft_config") else model
     head: Any = inner.get_output_embeddings() if hasattr(inner, "get_output_embeddings") else None
     if type(head) is not torch.nn.Linear or head.bias is not None:
         return False
-    if getattr(inner, "loss_function", None) is not ForCausalLMLoss:
+    if not hasattr(inner, "loss_function") or inner.loss_function is not usual:
         return False
     text = inner.config.get_text_config()
-    plain_head, plain_forward = head.forward, inner.forward
+    weight, plain_head, plain_forward = head.weight, head.forward, inner.forward
     deferring = False
 
     def through_head(hidden: Any) -> Any:
@@ -45,10 +46,8 @@ def install(model: Any) -> bool:
 
     def loss_of(logits: Any, labels: Any, *args: Any, **kwargs: Any) -> Any:
         if not deferring:
-            return ForCausalLMLoss(logits, labels, *args, **kwargs)
-        return loss(
-            logits, head.weight, labels, kwargs.get("num_items_in_batch"), kwargs.get("shift_labels"), cap=softcap
-        )
+            return usual(logits, labels, *args, **kwargs)
+        return loss(logits, weight, labels, kwargs.get("num_items_in_batch"), kwargs.get("shift_labels"), cap=softcap)
 
     @functools.wraps(plain_forward)
     def forward(*args: Any, **kwargs: Any) -> Any:
