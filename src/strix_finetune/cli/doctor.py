@@ -105,4 +105,5 @@ def _edges(images: Path, target: str, channel: str, engine: str, offline: bool) 
         budget=wants.budget,
         addresses=None if offline else wants.addresses,
         ask=wants.ask,
+        toolbox=wants.toolbox,
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import which
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -53,6 +54,14 @@ class Space:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolboxImage:
+    """The image that a toolbox would be made of, and its configuration as Podman tells it; None without the image."""
+
+    ref: str
+    config: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Reached:
     """An address that the work needs. `problem` is empty when it answered; `needed_for` is what fails without it."""
 
@@ -73,6 +82,9 @@ class Edges(Protocol):
     def budget(self) -> int:
         """Bytes that the images of the wanted target may take, by their definitions; 0 where that is not known."""
 
+    def toolbox_image(self) -> ToolboxImage | None:
+        """The image for Toolbx; None where that is not installed, or Podman does not answer."""
+
     def reach(self) -> tuple[Reached, ...] | None:
         """Every address that the host's configuration names; None where nobody may be asked.
 
@@ -91,11 +103,15 @@ class Live:
         budget: Callable[[], int] = lambda: 0,
         addresses: Callable[[], Sequence[Address]] | None = None,
         ask: Callable[[str], str] = lambda url: "",
+        toolbox: Callable[[], str] = lambda: "",
     ) -> None:
-        """`addresses`: (name, URL, what needs it), or None to ask nobody; `ask`: what is wrong with one URL."""
+        """`addresses`: (name, URL, what needs it), or None to ask nobody; `ask`: what is wrong with one URL; `toolbox`:
+        the name of the image for Toolbx, empty where it is not known."""
         self._engine = _begin(lambda: _engine(wanted, env))
         self._reach = None if addresses is None else _begin(lambda: _ask_all(addresses(), ask))
         self._budget = budget
+        there = which("toolbox", path=env.get("PATH", os.defpath))
+        self._toolbox = _begin(lambda: _toolbox_image(toolbox(), env)) if there else None
 
     def engine(self) -> EngineState:
         try:
@@ -111,6 +127,12 @@ class Live:
 
     def budget(self) -> int:
         return self._budget()
+
+    def toolbox_image(self) -> ToolboxImage | None:
+        try:
+            return self._toolbox.result(_ENGINE_PATIENCE) if self._toolbox else None
+        except TimeoutError:
+            return None
 
     def reach(self) -> tuple[Reached, ...] | None:
         return None if self._reach is None else self._reach.result()
@@ -190,6 +212,20 @@ def ask(url: str, settings: NetSettings) -> str:
 def _words(error: object) -> str:
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(text).split())[:200].rstrip(".").lower()
+
+
+def _toolbox_image(ref: str, env: Mapping[str, str]) -> ToolboxImage | None:
+    if not ref:
+        return None
+    try:
+        podman = connect("podman", env)
+        try:
+            told = podman.configuration(ref)
+        finally:
+            podman.close()
+    except StrixError:
+        return None
+    return ToolboxImage(ref, told["config"] if told else None)
 
 
 def _engine(wanted: Wanted, env: Mapping[str, str]) -> EngineState:

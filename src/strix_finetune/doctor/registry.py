@@ -15,6 +15,7 @@ from strix_finetune.doctor.checks import (
     rootless,
     secureboot,
     selinux,
+    toolbx,
     variables,
     wsl,
 )
@@ -23,7 +24,7 @@ from strix_finetune.doctor.values import Check, Finding, Report, Result
 
 _FAMILIES = (
     gpu, wsl, devices, kernel, secureboot, memory, iommu, variables,
-    engine, rootless, cgroups, selinux, disk, network,
+    engine, rootless, cgroups, selinux, toolbx, disk, network,
 )  # fmt: skip
 CHECKS: tuple[Check, ...] = tuple(check for family in _FAMILIES for check in family.CHECKS)
 

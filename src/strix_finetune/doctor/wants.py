@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from strix_finetune import budget
+from strix_finetune import budget, names
 from strix_finetune.doctor.edges import Address, ask
 from strix_finetune.errors import StrixError
 from strix_finetune.model import Stack
@@ -30,6 +30,10 @@ class Wants:
             return 0
         budgets = [budget.of(node, self._stack.channel) for node in self._stack.nodes]
         return sum(found.size for found in budgets if found)
+
+    def toolbox(self) -> str:
+        """The name of the image that `strix-finetune toolbox create` would take here."""
+        return names.final_ref(self._stack.target.id) if self._stack else ""
 
     def addresses(self) -> Sequence[Address]:
         """Raises InputError for settings of this host that cannot be right."""

@@ -12,10 +12,10 @@ from typing import Any
 
 from strix_finetune.engine.base import Image
 from strix_finetune.errors import InputError, Problem, StrixError, WorkError
+from strix_finetune.toolbx.contract import LABEL
 from strix_finetune.toolbx.programs import Programs
 from strix_finetune.toolbx.store import Say
 
-LABEL = "com.github.containers.toolbox"
 # shifting user ids without a copy is what this one can: https://github.com/containers/fuse-overlayfs
 _SHIFTS = "fuse-overlayfs"
 # the user's own profile, which Toolbx reads, may put another Python before it

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from strix_finetune.doctor.edges import EngineState, Reached, Space
+from strix_finetune.doctor.edges import EngineState, Reached, Space, ToolboxImage
 from strix_finetune.doctor.host import OWNERS, Host
 from strix_finetune.doctor.registry import examine
 from strix_finetune.doctor.values import Report
@@ -176,6 +176,7 @@ class FakeEdges:
     spaces: Mapping[str, Space | None] = field(default_factory=dict)
     answers: tuple[Reached, ...] | StrixError | None = None
     size: int = 10 * GIB
+    toolbox: ToolboxImage | None = None
 
     def engine(self) -> EngineState:
         return self.state
@@ -188,6 +189,9 @@ class FakeEdges:
 
     def budget(self) -> int:
         return self.size
+
+    def toolbox_image(self) -> ToolboxImage | None:
+        return self.toolbox
 
     def reach(self) -> tuple[Reached, ...] | None:
         if isinstance(self.answers, StrixError):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
-from strix_finetune.doctor.edges import EngineState, Reached, Space
+from strix_finetune.doctor.edges import EngineState, Reached, Space, ToolboxImage
 from strix_finetune.engine.failures import unreachable
 from strix_finetune.errors import InputError, Problem
+from strix_finetune.toolbx.contract import LABEL
 from tests.unit.doctor.hosts import GIB, FakeEdges, Tree, running
 from tests.unit.doctor.scenes import (
     Scene,
@@ -47,7 +48,53 @@ def _docker(tree: Tree) -> Tree:
     return bare(tree, "docker")
 
 
+def _toolbox(tree: Tree, mode: int = 0o666) -> Tree:
+    """Fedora as it comes: everybody may compute, and Toolbx is there, with the bus that it asks."""
+    tree = fedora_halo(tree).programs("toolbox").put("run/dbus/system_bus_socket")
+    return tree.own("dev/kfd", mode, 105).own("dev/dri/renderD128", mode, 105)
+
+
+def _image(**config: object) -> ToolboxImage:
+    return ToolboxImage("localhost/strix-finetune:gfx1151", {"Labels": {LABEL: "true"}, "Env": ["A=b"]} | config)
+
+
+_ROOTLESS = running("podman", rootless=True)
+
 ENGINES: dict[str, Scene] = {
+    "Toolbx, and an image that it can take": Scene(
+        _toolbox,
+        itself(toolbx="ok"),
+        {"toolbx": {"image": "localhost/strix-finetune:gfx1151"}},
+        ("Podman has localhost/strix-finetune:gfx1151, and it is what Toolbx asks for",),
+        FakeEdges(_ROOTLESS, toolbox=_image()),
+    ),
+    "Toolbx, and an image of somebody else's making": Scene(
+        _toolbox,
+        itself(toolbx="warning"),
+        words=(
+            f"is none for Toolbx: it lacks the label {LABEL}, it has an entry point, which takes the place of",
+            "Toolbx's own process, it sets HIP_VISIBLE_DEVICES wherever it is used",
+        ),
+        edges=FakeEdges(
+            _ROOTLESS,
+            toolbox=_image(Labels=None, Entrypoint=["/entrypoint.sh"], Env=["PATH=/x", "HIP_VISIBLE_DEVICES=0"]),
+        ),
+    ),
+    "Toolbx without its bus, an image, or the group's rights": Scene(
+        lambda tree: _toolbox(tree, 0o660).drop("run/dbus/system_bus_socket"),
+        itself(toolbx="warning advice advice"),
+        {"toolbx": {}},
+        (
+            "sudo systemctl start dbus",
+            "a toolbox does not get your groups, and /dev/kfd is open to the group render alone (mode 0660)",
+            "strix-finetune emit udev --access seat",
+            "Podman, which Toolbx reads, has no image localhost/strix-finetune:gfx1151",
+        ),
+        FakeEdges(_ROOTLESS, toolbox=ToolboxImage("localhost/strix-finetune:gfx1151", None)),
+    ),
+    "Toolbx on a copied tree": Scene(
+        lambda tree: _toolbox(tree).drop("run/dbus/system_bus_socket"), podman(toolbx="unknown")
+    ),
     "no engine, and a network that partly answers": Scene(
         bare,
         _live(engine="blocks", disk="", network="ok warning"),

@@ -23,9 +23,11 @@ from strix_finetune.doctor import edges, show
 from strix_finetune.doctor.registry import CHECKS
 from strix_finetune.doctor.values import VERDICTS, Finding, Report, Result
 from strix_finetune.doctor.wants import Wants
-from strix_finetune.errors import InputError
+from strix_finetune.errors import EngineUnavailable, InputError
 from strix_finetune.netconf import NetSettings
 from strix_finetune.paths import find
+from strix_finetune.toolbx.contract import LABEL
+from tests.fakes import FakeEngine
 from tests.unit.doctor.hosts import Tree
 from tests.unit.doctor.scenes import fedora_halo, noble_halo
 
@@ -214,6 +216,28 @@ def test_the_machine_itself(tmp_path: Path) -> None:
     assert 0 < space.free <= space.total
     assert live.open(os.devnull) == ""
     assert live.open(str(tmp_path / "none")) == "no such file or directory"
+
+
+def test_the_image_for_toolbx_is_asked_of_podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    podman = FakeEngine()
+    podman.add({LABEL: "true"}, "localhost/x:1")
+
+    def connect(kind: str, env: object) -> FakeEngine:
+        if kind != "podman":
+            raise EngineUnavailable("there is no other engine")
+        return podman
+
+    monkeypatch.setattr(edges, "connect", connect)
+    env = {"PATH": str(tmp_path)}
+    assert edges.Live(env, toolbox=lambda: "localhost/x:1").toolbox_image() is None, "Toolbx is not installed"
+    (tmp_path / "toolbox").touch(0o755)
+    found = edges.Live(env, toolbox=lambda: "localhost/x:1").toolbox_image()
+    assert found == edges.ToolboxImage("localhost/x:1", {"Labels": {LABEL: "true"}})
+    assert podman.closed.is_set()
+    assert edges.Live(env, toolbox=lambda: "localhost/y:1").toolbox_image() == edges.ToolboxImage("localhost/y:1", None)
+    assert edges.Live(env).toolbox_image() is None
+    assert Wants(find().images, "cpu", "", {}).toolbox() == "localhost/strix-finetune:cpu"
+    assert Wants(Path("/nowhere"), "", "", {}).toolbox() == ""
 
 
 def test_settings_that_cannot_be_right_are_said() -> None:
