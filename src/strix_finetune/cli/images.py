@@ -21,16 +21,41 @@ if TYPE_CHECKING:
 @click.option("--engine", type=click.Choice(["auto", "docker", "podman"]), default="auto", show_default=True)
 @click.option("--compressed", is_flag=True, help="Also compress each image as a registry would (reads all of it).")
 @click.option("--budget", is_flag=True, help="Hold each layer's newest image against its budget; exit 1 if over.")
+@click.option(
+    "--why-size",
+    is_flag=False,
+    flag_value="*",
+    metavar="[IMAGE]",
+    help="What makes IMAGE (a target or a name) large: by layer, and in it by package or folder.",
+)
+@click.option(
+    "--treemap", type=click.Path(path_type=Path), metavar="FILE", help="With --why-size: also a picture, SVG."
+)
 @click.option("--override", type=click.Path(path_type=Path), help="Folder with your changes, for --budget.")
 @click.option("--images", "definitions", type=click.Path(path_type=Path), help="Folder of definitions, for --budget.")
 @json_option
 def images(
-    engine: str, compressed: bool, budget: bool, override: Path | None, definitions: Path | None, as_json: bool
+    engine: str,
+    compressed: bool,
+    budget: bool,
+    why_size: str | None,
+    treemap: Path | None,
+    override: Path | None,
+    definitions: Path | None,
+    as_json: bool,
 ) -> int:
     """List the images of this project: the whole size, and what each layer adds to its parent."""
     from strix_finetune.engine.select import connect
     from strix_finetune.inventory import inventory
 
+    if treemap and why_size is None:
+        from strix_finetune.errors import InputError
+
+        raise InputError("--treemap draws what --why-size finds", cure="give both")
+    if why_size is not None:
+        from strix_finetune.cli.whysize import show
+
+        return show(engine, why_size, treemap, as_json=as_json)
     allowed = _budgets(definitions, override) if budget else None
     connection = connect(engine, os.environ)  # type: ignore[arg-type]
     try:
