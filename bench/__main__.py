@@ -19,6 +19,7 @@ BENCHES = {
     "bare": bare.main,
     "check": check.main,
     "estimate": estimate.main,
+    "recipe-headers": estimate.headers,
 }
 
 

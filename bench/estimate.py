@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strix_train.estimate import advice, configs, machines, shapes
+from strix_train import names
+from strix_train.estimate import advice, configs, header, machines, shapes
 from strix_train.estimate.memory import GIB, Wish
 
 MEASURED = json.loads(Path(__file__).with_name("measured.json").read_text(encoding="utf-8"))
@@ -64,6 +65,18 @@ def h200() -> Iterator[Row]:
         yield Row(name, found.parts.total / GIB, run["gib"], found.speed.seconds, run["seconds"])
 
 
+def cpu() -> Iterator[Row]:
+    """Yield the runs on a CPU: what is compared is the whole process. Its times depend on what else ran."""
+    shape = shapes.of_config(configs.known()[MEASURED["cpu"]["model"]])
+    for run in MEASURED["cpu"]["runs"]:
+        keys = {"adapter", "backend", "rows", "length", "bits", "master", "recompute"}
+        more = {"recompute": False} | {key: value for key, value in run.items() if key in keys}
+        found = advice.estimate(Wish(shape, accumulation=1, gpu=False, **more), machines.cpu())
+        how = ", ".join(f"{key} {value}" for key, value in run.items() if key in ("bits", "master", "recompute"))
+        name = f"{run['backend']:<9}{run['adapter']} {run['rows']}x{run['length']} {how}"
+        yield Row(name, found.needed / GIB, run["gib"], 0.0, 1.0)
+
+
 def halo(length: int, recompute: bool) -> Iterator[Row]:
     """Yield the cells of kyuz0's table, for batches of rows that are all `length` tokens long."""
     for cell in MEASURED["kyuz0"]["cells"]:
@@ -91,7 +104,7 @@ def halo(length: int, recompute: bool) -> Iterator[Row]:
 
 
 def main() -> None:
-    """Print both comparisons."""
+    """Print the comparisons."""
     rows = [*h200()]
     print(f"{'H200: run':<62}{'estimate':>10}{'measured':>10}{'':>8}{'estimate':>10}{'measured':>10}")
     for row in rows:
@@ -101,12 +114,26 @@ def main() -> None:
         )
     memory, time = (statistics.median(abs(each) for each in found) for found in _errors(rows))
     print(f"median error of the memory {memory:.1%}, of the time {time:.1%}, over {len(rows)} runs\n")
+    print(f"{'CPU, SmolLM2 135M: process':<62}{'estimate':>10}{'measured':>10}")
+    for row in cpu():
+        print(f"{row.name:<62}{row.size:>6.2f} GiB{row.measured:>6.2f} GiB{row.error:>+8.1%}")
+    print()
     titles = [f"4 x {length}{', again' if recompute else ''}" for length, recompute in CASES]
     print(f"{'Strix Halo, kyuz0':<28}{'measured':>10}" + "".join(f"{title:>16}" for title in titles))
     columns = [[*halo(*case)] for case in CASES]
     for index, row in enumerate(columns[0]):
         cells = "".join(f"{column[index].size:>13.1f} GB" for column in columns)
         print(f"{row.name:<28}{row.measured:>7.0f} GB{cells}")
+
+
+def headers() -> None:
+    """Write the line about memory into the head of every recipe that ships."""
+    for path in names.shipped_recipes().values():
+        text = path.read_text(encoding="utf-8")
+        changed = header.written(text, header.line(path))
+        if changed != text:
+            path.write_text(changed, encoding="utf-8")
+            print(path.name)
 
 
 def _errors(rows: list[Row]) -> tuple[list[float], list[float]]:

@@ -15,6 +15,7 @@ from strix_train import afterwards, importing, ruling, same, summary, trackers
 from strix_train import plan as plans
 from strix_train.console import Console
 from strix_train.errors import InputError, Interrupted, Problem, TrainError
+from strix_train.estimate import machines
 from strix_train.export import tools
 from strix_train.plan import Plan
 from strix_train.runfolder import RunFolder, create, find_unfinished
@@ -34,6 +35,7 @@ def dry_run(plan: Plan, run_dir: Path | None) -> int:
     console = Console()
     console.line(banner(None))
     summary.show_plan(console, plan)
+    _tell_estimate(console, plan, machines.here())
     schedule = plan.loaded.recipe.schedule
     length = f"{schedule.steps} steps" if schedule.steps else f"{schedule.epochs:g} epochs"
     console.fact(
@@ -43,6 +45,15 @@ def dry_run(plan: Plan, run_dir: Path | None) -> int:
         "run", f"{run_dir or Path(plan.loaded.recipe.output) / (plan.loaded.name + '-TIME')} (dry run: not made)"
     )
     return 0
+
+
+def _tell_estimate(console: Console, plan: Plan, machine: machines.Machine) -> None:
+    """Tell what the run will take. Nothing is told of a model whose size is not known yet."""
+    from strix_train.estimate.command import preflight
+
+    told = preflight(plan, machine, "unsloth" if plan.backend.name == "unsloth" else "hf")
+    if told:
+        console.fact(*told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +139,7 @@ def _in(folder: RunFolder, work: _Work, wish: Load) -> int:
         folder.write("recipe.resolved.yaml", _yaml(work.plan.resolved()))
         folder.reopen()
     summary.show_plan(work.console, work.plan)
+    _tell_estimate(work.console, work.plan, machines.of_device(wish.device))
     work.console.fact("run", str(folder.path))
     log = folder.log if work.main else Path(os.devnull)
     with work.console.capturing(log):

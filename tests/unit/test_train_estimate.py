@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from strix_train import names
 from strix_train.__main__ import main
 from strix_train.errors import InputError
-from strix_train.estimate import advice, command, configs, machines, memory, shapes
+from strix_train.estimate import advice, command, configs, header, machines, memory, shapes
 from strix_train.estimate.machines import GIB, Machine
 from strix_train.estimate.memory import Wish
 from strix_train.recipe.load import load
@@ -27,6 +27,7 @@ LLAMA = configs.known()["unsloth/Llama-3.2-1B"]
 WEIGHTS = {
     "unsloth/Meta-Llama-3.1-8B": 8_030_261_248,
     "unsloth/Llama-3.2-1B": 1_235_814_400,
+    "HuggingFaceTB/SmolLM2-135M-Instruct": 134_515_008,
     "Qwen/Qwen3-0.6B": 596_049_920,
     "Qwen/Qwen3-4B": 4_022_468_096,
     "Qwen/Qwen3-14B": 14_768_307_200,
@@ -53,6 +54,14 @@ def test_every_recipe_has_a_shape() -> None:
             assert load(path).recipe.model in configs.known(), path.name
 
 
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_the_head_of_a_recipe_tells_its_memory(path: Path) -> None:
+    """Where this fails, run `python -m bench recipe-headers`."""
+    text = path.read_text()
+    assert header.line(path) in text.splitlines()
+    assert header.written(text, header.line(path)) == text
+
+
 def test_the_measured_runs_are_met() -> None:
     """15 runs on an H200, ours and those of others; TRL's 4-bit adapters are in 16 bits, ours are not."""
     rows = [*comparison.h200()]
@@ -61,6 +70,13 @@ def test_the_measured_runs_are_met() -> None:
     assert statistics.median(abs(row.time_error) for row in rows) < 0.08
     for row in rows:
         assert abs(row.error) < (0.18 if row.name.startswith("TRL") and "qlora" in row.name else 0.04), row
+
+
+def test_the_measured_processes_on_a_cpu_are_met() -> None:
+    rows = [*comparison.cpu()]
+    assert len(rows) >= 8
+    assert statistics.median(abs(row.error) for row in rows) < 0.06
+    assert all(abs(row.error) < 0.2 for row in rows), rows
 
 
 def test_the_public_table_of_a_strix_halo_is_met() -> None:

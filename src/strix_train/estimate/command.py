@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from strix_train import backends
+from strix_train import plan as plans
 from strix_train.errors import InputError
 from strix_train.estimate import advice, configs, machines, request
 from strix_train.estimate.advice import Estimate, Verdict
@@ -14,6 +16,7 @@ from strix_train.estimate.machines import Machine
 from strix_train.estimate.memory import GIB, Backend
 from strix_train.estimate.shapes import Shape
 from strix_train.names import find_model, find_recipe
+from strix_train.plan import Plan
 from strix_train.recipe.load import Loaded, load
 
 BACKENDS: tuple[Backend, ...] = ("unsloth", "hf")
@@ -40,20 +43,34 @@ def run(word: str, settings: Sequence[str], *, device: str, as_json: bool) -> tu
 
 def _longest(word: str, settings: Sequence[str]) -> int | None:
     """Return the tokens of the longest row, where rows and tokenizer are at hand and were all looked at."""
-    from strix_train import plan
-
     try:
-        return longest_of(plan.make(word, settings, with_backend=False, fetch=False))
+        return longest_of(plans.make(word, settings, with_backend=False, fetch=False))
     except InputError:
         return None  # the estimate is for rows that fill max_length then
 
 
-def longest_of(plan: Any) -> int | None:
+def longest_of(plan: Plan) -> int | None:
     """Return the tokens of the longest row of a plan, where all were counted."""
     mine = [found for index, found in plan.lengths.items() if plan.sets[index].role == "train"]
     if not mine or len(mine) != sum(each.role == "train" for each in plan.sets):
         return None
     return max(found.longest for found in mine) if all(found.exact for found in mine) else None
+
+
+def preflight(plan: Plan, machine: Machine, backend: Backend) -> tuple[str, str] | None:
+    """Return a word and a sentence for before a run, None where the model's size is not known."""
+    try:
+        shape, _ = configs.find(plan.model)
+    except InputError:
+        return None
+    longest = longest_of(plan)
+    found = advice.of_recipe(plan.loaded.recipe, shape, machine, backend=backend, longest=longest)
+    pace = f", about {duration(found.speed.seconds)} a step" if found.speed else ""
+    note = "" if machine.measured else f" ({NOTE})"
+    if found.fits(machine):
+        return "estimate", f"{size(found.needed)} of {size(machine.usable)}{pace}{note}"
+    proposal = advice.verdict(plan.loaded, (), shape, machine, longest=longest)
+    return "warning", f"the estimate is {size(found.needed)}: {sentence(proposal, machine)}{note}"
 
 
 def size(value: float) -> str:
@@ -68,8 +85,6 @@ def duration(seconds: float) -> str:
 
 def each_backend(loaded: Loaded, shape: Shape, machine: Machine, longest: int | None) -> dict[Backend, Estimate | None]:
     """Return the estimate by backend, None for one that cannot train this."""
-    from strix_train import backends
-
     recipe = loaded.recipe
     found: dict[Backend, Estimate | None] = {}
     for backend in BACKENDS:

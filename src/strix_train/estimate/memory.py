@@ -18,7 +18,7 @@ _FOUR_BITS = 0.5 + 1 / 64 + 4 / (64 * 256)
 _EIGHT_BITS = 1.0
 # The chunk of backends.chunkedloss: 32-bit logits, and half of them again in 16 bits, with a copy for the gradient.
 _CHUNK = 2**27
-# Unsloth cuts the rows of a loss into four at least, and holds so many bytes of each logit.
+# On a GPU, Unsloth cuts the rows of a loss into four at least, and holds so many bytes of each logit.
 _UNSLOTH_CHUNKS, _UNSLOTH_LOGIT, _UNSLOTH_MOST = 4, 6.3, 2**31
 # All logits at once, as TRL's own losses of some methods want them: 16 bits, 32 bits, and their gradient.
 _PLAIN_LOGIT = 12
@@ -160,7 +160,7 @@ def _logits(wish: Wish) -> float:
         return wish.tokens * vocabulary * (_PLAIN_LOGIT if wish.width == 2 else 12)
     whole = wish.shape.head * (8 if wish.adapter == "full" else 0)  # the output layer's own gradient, in 32 bits
     if wish.backend == "unsloth":
-        chunk = max(1.0, wish.tokens / _UNSLOTH_CHUNKS) * vocabulary * _UNSLOTH_LOGIT
+        chunk = max(1.0, wish.tokens / (_UNSLOTH_CHUNKS if wish.gpu else 1)) * vocabulary * _UNSLOTH_LOGIT
         return min(chunk, _UNSLOTH_MOST) + whole
     chunk = min(_CHUNK, 4 * wish.tokens * vocabulary)
     return 2.5 * chunk + 2 * wish.tokens * wish.shape.hidden * wish.width + whole
