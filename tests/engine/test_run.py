@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -176,6 +178,21 @@ def test_shared_memory_is_as_large_as_asked(bench: Bench) -> None:
     result, output = bench.run("sh", "-c", fill, shm_size=32 << 20)
     assert result.exit_code == 1
     assert "No space left" in output
+
+
+def test_the_hosts_shared_memory_is_the_hosts(bench: Bench) -> None:
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="strix-engine-test-") as shared:
+        assert bench.run("test", "-e", shared.name, ipc="host")[0].exit_code == 0
+        assert bench.run("test", "-e", shared.name)[0].exit_code == 1
+
+
+def test_memory_may_be_locked_as_much_as_asked(bench: Bench) -> None:
+    """A limit that every user may set: to raise it is a right of its own."""
+    hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+    asked = 64 << 10 if hard < 0 else min(64 << 10, hard)
+    _, output = bench.run("cat", "/proc/self/limits", memlock=asked)
+    [line] = [line for line in output.splitlines() if line.startswith("Max locked memory")]
+    assert line.split()[3:5] == [str(asked), str(asked)]
 
 
 def test_a_device_is_there_and_can_be_opened(bench: Bench) -> None:

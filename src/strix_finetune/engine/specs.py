@@ -159,7 +159,8 @@ def podman_spec(
     if request.memlock is not None:
         # an unsigned number there, whose largest is no limit
         most = request.memlock if request.memlock >= 0 else 2**64 - 1
-        spec["r_limits"] = [{"type": "RLIMIT_MEMLOCK", "soft": most, "hard": most}]
+        # by its short name: Podman puts RLIMIT_ before it
+        spec["r_limits"] = [{"type": "memlock", "soft": most, "hard": most}]
     if unconfined(request):
         spec["selinux_opts"] = ["disable"]
     if request.user:

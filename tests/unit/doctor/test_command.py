@@ -269,6 +269,13 @@ def test_what_the_work_wants(tmp_path: Path) -> None:
     mirrored = Wants(images, "gfx1151", "amd", {"STRIX_INDEX_AMD": "https://mirror.example/amd", "HF_HUB_OFFLINE": "1"})
     assert ("index amd", "https://mirror.example/amd", "the channel amd") in mirrored.addresses()
     assert "model hub" not in {name for name, _, _ in mirrored.addresses()}
+    # the registry of this host's settings, whatever it says without a login
+    for named, url in (("r.example/me/x", "https://r.example/v2/"), ("localhost:5000", "http://localhost:5000/v2/")):
+        own = Wants(Path("/nowhere"), "", "", {"HOME": "/nonexistent", "PATH": "", "STRIX_REGISTRY": named})
+        assert ("registry", url, "pulling and pushing images") in own.addresses()
+    wrong = Wants(Path("/nowhere"), "", "", {"HOME": "/nonexistent", "PATH": "", "STRIX_REGISTRY": "short/name"})
+    with pytest.raises(InputError, match="does not begin with the host of a registry"):
+        wrong.addresses()
     # a base image is asked for at its registry
     channels = tmp_path / "images"
     shutil.copytree(images, channels)
