@@ -126,6 +126,10 @@ def test_rdma_brings_adapters_their_group_the_network_and_locked_memory() -> Non
     assert docker_spec(request, DOCKER, {}, init=True, terminal=False)["HostConfig"]["Ulimits"] == [
         {"Name": "memlock", "Soft": -1, "Hard": -1}
     ]
+    told = podman_spec(request, PODMAN, {}, init=True, terminal=False)["r_limits"]
+    assert told[0] == {"type": "memlock", "soft": 2**64 - 1, "hard": 2**64 - 1}
+    assert [limit["type"] for limit in told[1:]] == ["nofile", "nproc"]
+    assert "r_limits" not in podman_spec(made(CLUSTER, PODMAN).request, PODMAN, {}, init=True, terminal=False)
     assert made(CLUSTER, DOCKER).request.memlock is None
     with pytest.raises(InputError, match="no /dev/infiniband"):
         made(STRIX_UBUNTU, DOCKER, wishes=Wishes(rdma=True))

@@ -7,6 +7,7 @@ Docker is asked through its API. Podman is asked through its own (libpod), not t
 from __future__ import annotations
 
 import re
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -157,10 +158,12 @@ def podman_spec(
     if request.ipc:
         spec["ipcns"] = {"nsmode": request.ipc}
     if request.memlock is not None:
-        # an unsigned number there, whose largest is no limit
-        most = request.memlock if request.memlock >= 0 else 2**64 - 1
-        # by its short name: Podman puts RLIMIT_ before it
-        spec["r_limits"] = [{"type": "memlock", "soft": most, "hard": most}]
+        # whoever sets one limit gets the most of two others from Podman, also where that is not allowed
+        own = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
+        limits = {"memlock": request.memlock} | {name: resource.getrlimit(which)[1] for name, which in own.items()}
+        # unsigned numbers there, whose largest is no limit; and short names, which Podman puts RLIMIT_ before
+        most = {name: limit if limit >= 0 else 2**64 - 1 for name, limit in limits.items()}
+        spec["r_limits"] = [{"type": name, "soft": limit, "hard": limit} for name, limit in most.items()]
     if unconfined(request):
         spec["selinux_opts"] = ["disable"]
     if request.user:
