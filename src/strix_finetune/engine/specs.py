@@ -158,12 +158,17 @@ def podman_spec(
     if request.ipc:
         spec["ipcns"] = {"nsmode": request.ipc}
     if request.memlock is not None:
-        # whoever sets one limit gets the most of two others from Podman, also where that is not allowed
-        own = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
-        limits = {"memlock": request.memlock} | {name: resource.getrlimit(which)[1] for name, which in own.items()}
-        # unsigned numbers there, whose largest is no limit; and short names, which Podman puts RLIMIT_ before
-        most = {name: limit if limit >= 0 else 2**64 - 1 for name, limit in limits.items()}
-        spec["r_limits"] = [{"type": name, "soft": limit, "hard": limit} for name, limit in most.items()]
+        # who sets one limit gets the most of two others from Podman, also where that is not allowed; what we may have
+        # ourselves is, and of processes Podman takes for itself no more than there are by default
+        limits = {"memlock": request.memlock if request.memlock >= 0 else 2**64 - 1}
+        for name, which, most in (
+            ("nofile", resource.RLIMIT_NOFILE, 1 << 20),
+            ("nproc", resource.RLIMIT_NPROC, 1 << 15),
+        ):
+            own = resource.getrlimit(which)[1]
+            limits[name] = min(own, most) if own >= 0 else most
+        # by short names: Podman puts RLIMIT_ before them
+        spec["r_limits"] = [{"type": name, "soft": limit, "hard": limit} for name, limit in limits.items()]
     if unconfined(request):
         spec["selinux_opts"] = ["disable"]
     if request.user:
