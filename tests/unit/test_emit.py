@@ -16,6 +16,7 @@ import pytest
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from strix_finetune import hostgpu
 from strix_finetune.caches import CACHES, TOKEN
 from strix_finetune.cli import main
 from strix_finetune.emit import KINDS, Emitted, Values, edited, render
@@ -353,6 +354,33 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert main(["emit", "compose", "-t", "cpu", "-o", "compose.yaml"]) == 2
     assert "compose.yaml: was not made by emit" in capsys.readouterr().err
     assert main(["emit", "compose", "-t", "cpu", "-o", "compose.yaml", "--force"]) == 0
+
+
+def test_the_small_gpu_of_this_host_stays_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "dev/dri").mkdir(parents=True)
+    for name in ("kfd", "dri/renderD128", "dri/renderD129"):
+        (tmp_path / "dev" / name).touch()
+    two = (hostgpu.Gpu("gfx1036", "renderD128"), hostgpu.Gpu("gfx1100", "renderD129"))
+    found = hostgpu.devices(tmp_path, two[1:])
+    monkeypatch.setattr(hostgpu, "gpus", lambda root=None: two)
+    asked: list[object] = []
+    monkeypatch.setattr(hostgpu, "devices", lambda *root, chosen=(): asked.append(chosen) or ("/dev/kfd", "/dev/dri/x"))
+    assert [Path(path).name for path in found] == ["kfd", "renderD129"]
+    for kind in ("compose", "quadlet", "devcontainer", "docker", "podman"):
+        group = ["--group", "44"] if kind in ("compose", "devcontainer") else []
+        assert main(["emit", kind, "-t", "gfx1100", *group]) == 0
+        said = capsys.readouterr().out
+        assert "/dev/dri/x" in said
+        assert "/dev/dri/renderD" not in said
+    assert asked == [two[1:]] * 5
+    # what is named is meant, and where all are of a kind nothing of this host is in a definition
+    assert main(["emit", "docker", "-t", "gfx1100", "--device", "/dev/kfd"]) == 0
+    monkeypatch.setattr(hostgpu, "gpus", lambda root=None: two[1:])
+    assert main(["emit", "docker", "-t", "gfx1100"]) == 0
+    assert "/dev/dri/renderD*" in capsys.readouterr().out
+    assert len(asked) == 5
 
 
 def test_every_command_of_the_documentation_does_what_it_says(
