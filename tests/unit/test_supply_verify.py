@@ -171,7 +171,28 @@ def test_a_missing_statement(site: Site) -> None:
     bill, made = site.sign()
     assert "signature" in site.failing([bill])
     assert {"signature", "contents"} <= set(site.failing([made]))
-    assert "signature" in site.failing([bill, made, b"{}"])
+    assert "signature" in site.failing([bill, b"{}"])
+
+
+def test_what_others_attach_makes_nothing_worse(site: Site, tmp_path: Path) -> None:
+    lines = site.sign()
+    other = keyring.own(tmp_path / "other")
+    wrong = [sign(replace(one, subjects={"x": "sha256:" + "d" * 64}), other) for one in site.statements()]
+    assert site.failing([*wrong, b"{}", *lines]) == []
+    assert site.check([*wrong, b"{}", *lines])[0].said.endswith("; 3 more that do not count")
+
+
+def test_the_last_word_of_a_key_counts(site: Site) -> None:
+    def late(bill: dict[str, Any], made: dict[str, Any]) -> None:
+        made["runDetails"]["metadata"]["finishedOn"] = "2099-01-01T00:00:00Z"
+        made["runDetails"]["byproducts"][1]["annotations"]["state"] = "failed"
+
+    def early(bill: dict[str, Any], made: dict[str, Any]) -> None:
+        late(bill, made)
+        made["runDetails"]["metadata"]["finishedOn"] = "1999-01-01T00:00:00Z"
+
+    assert site.failing([*site.sign(), *resigned(site, early)]) == []
+    assert site.failing([*resigned(site, late), *site.sign()]) == ["smoke"]
 
 
 def test_an_image_that_is_another(site: Site) -> None:

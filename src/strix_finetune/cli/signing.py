@@ -6,12 +6,16 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from strix_finetune.cli.options import image_options, json_option
 from strix_finetune.cli.supply import made, opened, rendered
 from strix_finetune.workspace import Options
+
+if TYPE_CHECKING:
+    from strix_finetune.registry.client import Registry
 
 _file = click.Path(dir_okay=False, path_type=Path)
 
@@ -22,41 +26,74 @@ _file = click.Path(dir_okay=False, path_type=Path)
     "--cosign", "cosign_key", type=_file, metavar="KEY", help="Sign with cosign and this key (KEY.pub beside it)."
 )
 @click.option("--output", "-o", type=_file, help="Write the statements here instead of into the state folder.")
+@click.option(
+    "--to", "address", default="", metavar="REGISTRY", help="Sign the pushed image of this key, and attach it there."
+)
 @image_options
-def sign(image: str, cosign_key: Path | None, output: Path | None, options: Options) -> int:
+def sign(image: str, cosign_key: Path | None, output: Path | None, address: str, options: Options) -> int:
     """Say what an image is made of and how, and sign that: a bill of materials and SLSA provenance, for 'verify'.
 
     Signs with cosign where it is installed and cosign.key lies in the config folder, else with a key of your own, which
     is made at the first time.
     """
     from strix_finetune.paths import find
-    from strix_finetune.supply import attest
+    from strix_finetune.supply import attached, attest
 
     with opened(image, options) as (engine, subject):
         signer = attest.signer(os.environ, cosign_key)
-        lines = attest.envelopes(attest.statements(engine, subject, attest.local(subject)), signer)
-        file = output or attest.path(find(os.environ).state, subject.image.id)
-        attest.save(lines, file)
-    click.echo(f"{subject.ref}: {len(lines)} statements by key {signer.public_key.keyid[:12]} in {file}")
+        where = attached.find(registry_of(address, options), subject.image) if address else None
+        made = attest.statements(engine, subject, where.subjects if where else attest.local(subject))
+        lines = attest.envelopes(made, signer)
+        said = f"{subject.ref}: {len(lines)} statements by key {signer.public_key.keyid[:12]}"
+        if where:
+            kinds = [one.kind for one in made]
+            attached.attach(registry_of(address, options), where.offer.manifest, zip(kinds, lines, strict=True))
+            click.echo(f"{said} at {where.name}")
+        if output or not where:
+            file = output or attest.path(find(os.environ).state, subject.image.id)
+            attest.save(lines, file)
+            click.echo(f"{said} in {file}")
     return 0
+
+
+def registry_of(address: str, options: Options) -> Registry:
+    """A repository, with this host's network settings and its engine's logins."""
+    from strix_finetune import netconf
+    from strix_finetune.registry import client, repository
+
+    settings = netconf.collect(os.environ, options.network)
+    where = repository.parse(address)
+    return client.connect(where, settings, os.environ, say=lambda text: print(text, file=sys.stderr))
 
 
 @click.command()
 @click.argument("image", default="", metavar="[IMAGE|TARGET]")
 @click.option("--key", "keys", type=_file, multiple=True, help="Trust this public key and no other; may be repeated.")
-@click.option("--statements", type=_file, help="What was signed. Default: as 'sign' or 'pull' left it.")
+@click.option("--statements", type=_file, help="What was signed. Default: as 'sign' left it.")
+@click.option(
+    "--from", "address", default="", metavar="REGISTRY", help="Take what is attached to the image of this key there."
+)
 @json_option
 @image_options
-def verify(image: str, keys: tuple[Path, ...], statements: Path | None, as_json: bool, options: Options) -> int:
+def verify(
+    image: str, keys: tuple[Path, ...], statements: Path | None, address: str, as_json: bool, options: Options
+) -> int:
     """Check an image: signature, digest, key, contents, provenance, smoke tests. Exit 1 where one does not hold."""
     from strix_finetune import paths
-    from strix_finetune.supply import attest, keyring
+    from strix_finetune.supply import attached, attest, keyring
     from strix_finetune.supply import verify as checks
 
     trusted = keyring.trusted(paths.config(os.environ), keys)
     with opened(image, options) as (engine, subject):
-        file = statements or attest.path(paths.find(os.environ).state, subject.image.id)
-        found = checks.verify(engine, subject, attest.load(file), trusted)
+        digests: list[str] = []
+        if address:
+            registry = registry_of(address, options)
+            where = attached.find(registry, subject.image)
+            lines, digests = attached.fetch(registry, where.offer.manifest.digest), [where.offer.manifest.digest]
+        else:
+            file = statements or attest.path(paths.find(os.environ).state, subject.image.id)
+            lines = attest.load(file)
+        found = checks.verify(engine, subject, lines, trusted, digests)
     bad = [check for check in found if not check.holds]
     if as_json:
         rows = [{"check": check.name, "holds": check.holds, "said": check.said} for check in found]

@@ -152,6 +152,14 @@ def read(document: Mapping[str, Any]) -> Said:
         raise ValueError("it is no provenance of this project") from None
 
 
+def finished(document: Mapping[str, Any]) -> str:
+    """When the tests were done, as far as it says: of two statements of one key the later one counts."""
+    try:
+        return str(document["runDetails"]["metadata"]["finishedOn"])
+    except (KeyError, TypeError):
+        return ""
+
+
 def keys(layers: Mapping[str, str]) -> dict[str, str]:
     """Layer → its key, made again from the records. Raises ValueError where they do not fit together."""
     found = {name: key_of(text) for name, text in layers.items()}

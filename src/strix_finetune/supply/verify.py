@@ -33,18 +33,36 @@ def verify(
     engine: Engine, subject: Subject, lines: Sequence[bytes], keys: Sequence[Trusted], digests: Sequence[str] = ()
 ) -> tuple[Check, ...]:
     """All checks, whatever the first ones give. `digests`: what else the image is known as, beside its id."""
-    found, faults = _read(lines, keys)
+    every, faults = _read(lines, keys)
+    here = {subject.image.id, *digests}
+    found = _chosen(every, here, keys)
     bills = [one for one in found if one.statement.kind == statement.BILL]
     made = [one for one in found if one.statement.kind == statement.PROVENANCE]
     said, unreadable = _said(made)
     return (
-        _signature(found, faults, bills, made, keys),
-        _digest(found, subject, digests),
+        _signature(found, [] if found != every else faults, keys, len(lines) - len(found)),
+        _digest(found, subject, here),
         _key(subject, said, unreadable),
         _contents(engine, subject, bills),
         _provenance(subject, said, unreadable),
         _smoke(subject, said, unreadable),
     )
+
+
+def _chosen(every: list[Signed], here: set[str], keys: Sequence[Trusted]) -> list[Signed]:
+    """What one trusted key says of this image, its last word on how it was made; everything where there is no such key.
+
+    Whoever may write to a registry may attach more to an image: what nobody trusted has signed makes nothing worse.
+    """
+    for key in keys:
+        mine = [one for one in every if key in one.by]
+        parts = []
+        for kind in (statement.BILL, statement.PROVENANCE):
+            of_kind = [one for one in mine if one.statement.kind == kind]
+            parts.append([one for one in of_kind if here <= set(one.statement.subjects.values())] or of_kind)
+        if all(parts):
+            return [*parts[0], max(parts[1], key=lambda one: provenance.finished(one.statement.predicate))]
+    return every
 
 
 def _read(lines: Sequence[bytes], keys: Sequence[Trusted]) -> tuple[list[Signed], list[str]]:
@@ -68,19 +86,13 @@ def _said(made: Sequence[Signed]) -> tuple[Said | None, str]:
         return None, str(error)
 
 
-def _signature(
-    found: Sequence[Signed],
-    faults: Sequence[str],
-    bills: Sequence[Signed],
-    made: Sequence[Signed],
-    keys: Sequence[Trusted],
-) -> Check:
+def _signature(found: Sequence[Signed], faults: Sequence[str], keys: Sequence[Trusted], more: int) -> Check:
     name = "signature"
     if faults:
         return Check(name, False, "; ".join(faults))
     if not found:
         return Check(name, False, "nothing is signed about this image")
-    if not bills or not made:
+    if {statement.BILL, statement.PROVENANCE} - {one.statement.kind for one in found}:
         return Check(name, False, "a bill of materials or a provenance is missing")
     bad = [one for one in found if not one.by]
     if bad:
@@ -93,12 +105,12 @@ def _signature(
     common = set.intersection(*({key.shown for key in one.by} for one in found))
     if not common:
         return Check(name, False, "the statements are signed by different keys")
-    return Check(name, True, f"{len(found)} statements by key {', '.join(sorted(common))}")
+    rest = f"; {more} more that do not count" if more else ""
+    return Check(name, True, f"{len(found)} statements by key {', '.join(sorted(common))}{rest}")
 
 
-def _digest(found: Sequence[Signed], subject: Subject, digests: Sequence[str]) -> Check:
+def _digest(found: Sequence[Signed], subject: Subject, here: set[str]) -> Check:
     name, image = "digest", subject.image.id
-    here = {image, *digests}
     if not found:
         return Check(name, False, f"no statement is about {image[:19]}")
     for one in found:
@@ -147,18 +159,21 @@ def _parts(labels: Mapping[str, str]) -> Mapping[str, str]:
 
 def _contents(engine: Engine, subject: Subject, bills: Sequence[Signed]) -> Check:
     name = "contents"
-    if len(bills) != 1:
-        return Check(
-            name, False, "there is no bill of materials" if not bills else "there are several bills of materials"
-        )
+    if not bills:
+        return Check(name, False, "there is no bill of materials")
     found = bill.make(engine, subject.image, subject.expected)
     if found.differences:
         return Check(name, False, _some(found.differences))
-    signed = dict(_comparable(bills[0].statement.predicate, whole=subject.known is not None))
-    here = dict(_comparable(cyclonedx.document(found.bill, ""), whole=subject.known is not None))
-    faults = [f"{ref} is not in the image" for ref in signed.keys() - here.keys()]
-    faults += [f"{ref} is not in the bill" for ref in here.keys() - signed.keys()]
-    faults += [f"{ref} is another" for ref in signed.keys() & here.keys() if signed[ref] != here[ref]]
+    whole = subject.known is not None
+    here = dict(_comparable(cyclonedx.document(found.bill, ""), whole=whole))
+    faults: list[str] = []
+    for one in bills:
+        signed = dict(_comparable(one.statement.predicate, whole=whole))
+        faults = [f"{ref} is not in the image" for ref in signed.keys() - here.keys()]
+        faults += [f"{ref} is not in the bill" for ref in here.keys() - signed.keys()]
+        faults += [f"{ref} is another" for ref in signed.keys() & here.keys() if signed[ref] != here[ref]]
+        if not faults:
+            break
     if faults:
         return Check(name, False, _some(sorted(faults)))
     compared = "" if found.bill.checked else "; not compared with a lock, since " + subject.unknown
