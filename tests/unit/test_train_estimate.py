@@ -54,6 +54,14 @@ def test_every_recipe_has_a_shape() -> None:
             assert load(path).recipe.model in configs.known(), path.name
 
 
+def test_widths_may_be_told_layer_by_layer() -> None:
+    old = configs.known()["unsloth/gemma-4-31B-it"]["text_config"]
+    new = {key: value for key, value in old.items() if "global" not in key}
+    whole = [at for at in range(60) if at % 6 == 5]
+    new["per_layer_config"] = {str(at): {"head_dim": 512, "num_key_value_heads": 4} for at in whole}
+    assert shapes.of_config(new) == shapes.of_config(old)
+
+
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_the_head_of_a_recipe_tells_its_memory(path: Path) -> None:
     """Where this fails, run `python -m bench recipe-headers`."""

@@ -17,8 +17,8 @@ from strix_train.recipe.schema import Recipe
 
 # What the allocator cannot fill, as a share of what comes and goes.
 _SLACK = 0.05
-# Bytes of a process that has the libraries loaded and has trained a model of no size, on a CPU (docs/estimate.md).
-_LIBRARIES = int(0.7 * 2**30)
+# Bytes of a process on a CPU that has the libraries loaded, and what their buffers grow to (docs/estimate.md).
+_LIBRARIES, _BUFFERS = int(0.5 * 2**30), int(0.22 * 2**30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def estimate(wish: Wish, machine: Machine) -> Estimate:
     found = memory.parts(wish)
     slack = _SLACK * (found.activations + found.logits)
     if not machine.is_gpu:
-        slack += _LIBRARIES
+        slack += _LIBRARIES + min(_BUFFERS, found.total // 3)
     shared = found.offloaded if machine.unified else 0
     return Estimate(wish, found, int(found.total + slack + shared), speed.of(wish, machine))
 

@@ -16,7 +16,7 @@ Backend = Literal["unsloth", "hf"]
 # Bytes of 4-bit weights: half a byte, a scale of 8 bits for 64 of them, and one of 32 bits for 256 scales.
 _FOUR_BITS = 0.5 + 1 / 64 + 4 / (64 * 256)
 _EIGHT_BITS = 1.0
-# The chunk of backends.chunkedloss: 32-bit logits, and half of them again in 16 bits, with a copy for the gradient.
+# The chunk of backends.chunkedloss: 32-bit logits, which exist up to three times while their sum is taken.
 _CHUNK = 2**27
 # On a GPU, Unsloth cuts the rows of a loss into four at least, and holds so many bytes of each logit.
 _UNSLOTH_CHUNKS, _UNSLOTH_LOGIT, _UNSLOTH_MOST = 4, 6.3, 2**31
@@ -111,7 +111,8 @@ def parts(wish: Wish) -> Parts:
         (kept, logits, early),
         (kept + work, 0.0, early),
         (one + work, 0.0, max(early, gradients - last)),
-        (0.0, 0.0, gradients),
+        # an output layer that is the embedding gets two gradients, and their sum
+        (0.0, 0.0, gradients + (2 * shape.head * learning if wish.adapter == "full" and shape.tied else 0)),
     )
     activations, shown, gradients = max(moments, key=sum)
     cache = 2 * tokens * wish.width * sum(b.count * b.values for b in shape.blocks if b.window >= 0)
@@ -163,7 +164,7 @@ def _logits(wish: Wish) -> float:
         chunk = max(1.0, wish.tokens / (_UNSLOTH_CHUNKS if wish.gpu else 1)) * vocabulary * _UNSLOTH_LOGIT
         return min(chunk, _UNSLOTH_MOST) + whole
     chunk = min(_CHUNK, 4 * wish.tokens * vocabulary)
-    return 2.5 * chunk + 2 * wish.tokens * wish.shape.hidden * wish.width + whole
+    return 3.0 * chunk + 2 * wish.tokens * wish.shape.hidden * wish.width + whole
 
 
 def _layers(wish: Wish) -> tuple[float, float, float, float]:

@@ -167,8 +167,15 @@ def _kinds(text: Config, family: str, layers: int) -> list[str]:
 def _blocks(text: Config, family: str, hidden: int, layers: int, per_layer: int) -> list[Block]:
     shared = int(text.get("num_kv_shared_layers") or 0) if family == "gemma4" else 0
     found: dict[Block, int] = {}
+    # newer files say what differs layer by layer, older ones name the widths of global layers
+    apart = text.get("per_layer_config")
     for at, kind in enumerate(_kinds(text, family, layers)):
-        block = _block(text, family, hidden, kind, per_layer, keys=at < layers - shared)
+        own = text
+        if isinstance(apart, Mapping):
+            other = apart.get(str(at)) or {}
+            width, groups = other.get("head_dim", text.get("head_dim")), other.get("num_key_value_heads")
+            own = {**text, **other, "global_head_dim": width, "num_global_key_value_heads": groups}
+        block = _block(own, family, hidden, kind, per_layer, keys=at < layers - shared)
         found[block] = found.get(block, 0) + 1
     return [replace(block, count=count) for block, count in found.items()]
 
