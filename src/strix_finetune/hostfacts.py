@@ -11,7 +11,7 @@ from pathlib import Path
 from strix_finetune import hostcdi, hostgpu, hostwsl, leftovers
 from strix_finetune.caches import CACHES
 from strix_finetune.errors import InputError, Problem
-from strix_finetune.launch import Host
+from strix_finetune.launch import SECRETS, Host
 from strix_finetune.paths import Folders
 from strix_finetune.recipefacts import RecipeFacts
 
@@ -78,7 +78,7 @@ def token(env: Mapping[str, str], folders: Folders) -> Iterator[Path | None]:
     In a container's environment everybody would read it who may inspect containers. The file goes with the block;
     the one of a driver that was killed goes at the next start.
     """
-    secret = (env.get("HF_TOKEN") or env.get("HUGGING_FACE_HUB_TOKEN") or "").strip()
+    secret = next((env[name] for name in SECRETS if env.get(name)), "").strip()
     place = Path(env.get("XDG_RUNTIME_DIR") or folders.state)
     if not secret:
         yield None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from strix_finetune import hostcdi, hostwsl
@@ -29,6 +29,8 @@ PASSED = (
     "TERM",
     "COLORTERM",
 )
+# the hub's token: it travels as a file
+SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _STALE = re.compile(r"^(HSA|HIP|ROCR|GPU|AMD)_|^(CUDA_VISIBLE_DEVICES|LD_PRELOAD|LD_LIBRARY_PATH|PYTHONPATH)$")
 # folders whose labels the system's own services live by
 _SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib64", "proc", "root", "run", "sbin", "sys", "usr")
@@ -73,11 +75,13 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the command line asks for. `shm`: bytes of /dev/shm, 0 for the host's own; `gpus`: numbers, none for all."""
+    """What the command line asks for. `shm`: bytes of /dev/shm, 0 for the host's own; `gpus`: numbers, none for all;
+    `env`: variables for the container, whatever else says of them."""
 
     rdma: bool = False
     shm: int = SHM_BYTES
     gpus: tuple[int, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 NOTHING = RecipeFacts()
@@ -121,6 +125,7 @@ def plan(
     env |= hostwsl.ENVIRONMENT if host.wsl and devices else {}
     env |= {"STRIX_IMAGE_KEY": key} if key else {}
     env |= {name: host.env[name] for name in PASSED if name in host.env}
+    env |= wishes.env
     env |= {"HF_TOKEN_PATH": TOKEN} if host.token else {}
     request = RunRequest(
         image=image,
@@ -145,7 +150,7 @@ def plan(
     # what lies in the project `train` makes itself, or not, as in a dry run
     outside = (path for path in recipe.writes if not _within(path, host.workdir))
     folders = (host.models, host.hub, host.compiled, *outside)
-    return Launch(request, folders, tuple(_notes(host, why)))
+    return Launch(request, folders, tuple(_notes(host, wishes, why)))
 
 
 def _new_enough(engine: EngineInfo) -> bool:
@@ -224,16 +229,18 @@ def _within(path: Path, folder: Path) -> bool:
     return path.is_relative_to(folder)
 
 
-def _notes(host: Host, why_unconfined: str) -> list[str]:
+def _notes(host: Host, wishes: Wishes, why_unconfined: str) -> list[str]:
     notes = []
-    ours = hostwsl.ENVIRONMENT if host.wsl else ()
-    stale = sorted(name for name in host.env if _STALE.match(name) and name not in ours)
+    meant = {*wishes.env, *(hostwsl.ENVIRONMENT if host.wsl else ())}
+    stale = sorted(name for name in host.env if _STALE.match(name) and name not in meant)
     if host.hidden:
         notes.append(f"the container does not get {', '.join(host.hidden)}; --gpu chooses")
     if host.wsl and host.devices and not host.wsl.bridge:
         notes.append("this WSL has no librocdxg, so the image's ROCm must have it; strix-finetune doctor says more")
     if stale:
-        notes.append(f"{', '.join(stale)} of this shell {'is' if len(stale) == 1 else 'are'} not passed on")
+        notes.append(
+            f"{', '.join(stale)} of this shell {'is' if len(stale) == 1 else 'are'} not passed on; --env does it"
+        )
     if why_unconfined:
         notes.append(f"SELinux does not separate this container (label=disable): {why_unconfined}")
     return notes

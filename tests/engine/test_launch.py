@@ -90,8 +90,11 @@ def test_a_command_runs_here_as_the_caller_and_ends_with_its_code(bench: Bench, 
 def test_nothing_stale_and_no_secret_of_the_shell_gets_in(bench: Bench, place: Path) -> None:
     script = "set; cat $HF_TOKEN_PATH; echo; ls -l $HF_TOKEN_PATH"
     env = {"HSA_OVERRIDE_GFX_VERSION": "11.0.0", "HIP_VISIBLE_DEVICES": "1", "HF_TOKEN": "hf_verysecret"}
-    done = call(bench, place, "run", "--", "sh", "-c", script, **env)
+    env |= {"OMP_NUM_THREADS": "3"}
+    done = call(bench, place, "run", "-e", "OMP_NUM_THREADS", "-e", "A=b c", "--", "sh", "-c", script, **env)
     assert done.returncode == 0, done.stderr
+    assert "A='b c'" in done.stdout
+    assert "OMP_NUM_THREADS='3'" in done.stdout
     assert "HIP_VISIBLE_DEVICES, HSA_OVERRIDE_GFX_VERSION of this shell are not passed on" in done.stderr
     assert "HSA_OVERRIDE" not in done.stdout
     assert [line for line in done.stdout.splitlines() if "hf_verysecret" in line] == ["hf_verysecret"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from strix_finetune import hostcdi, hostfacts
+from strix_finetune import cli, hostcdi, hostfacts
 from strix_finetune.engine.base import EngineInfo, Mount
 from strix_finetune.engine.specs import check, docker_spec, podman_spec
 from strix_finetune.errors import InputError
@@ -95,9 +95,29 @@ def test_nothing_of_the_host_that_breaks_rocm_is_passed_on_and_that_is_said() ->
     assert env["OMP_NUM_THREADS"] == "4"
     assert env["STRIX_IMAGE_KEY"] == "abc"
     assert not {"LD_PRELOAD", "HSA_OVERRIDE_GFX_VERSION"} & set(env)
-    assert launch.notes == ("HSA_OVERRIDE_GFX_VERSION, LD_PRELOAD of this shell are not passed on",)
+    assert launch.notes == ("HSA_OVERRIDE_GFX_VERSION, LD_PRELOAD of this shell are not passed on; --env does it",)
     assert "STRIX_IMAGE_KEY" not in made(STRIX_UBUNTU, DOCKER).request.env
     assert made(NO_GPU, DOCKER).notes == ()
+
+
+def test_what_is_said_is_passed_on() -> None:
+    said = Wishes(env={"LD_PRELOAD": "mine.so", "TRITON_CACHE_DIR": "/tmp/t", "OMP_NUM_THREADS": "8"})
+    launch = made(STRIX_UBUNTU, DOCKER, wishes=said)
+    assert {name: launch.request.env[name] for name in said.env} == said.env
+    assert launch.notes == ("HSA_OVERRIDE_GFX_VERSION of this shell is not passed on; --env does it",)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("HF_TOKEN=hf_secret", "HF_TOKEN would be seen by everybody who may look; export it, it goes as a file"),
+        ("STRIX_NO_SUCH", "STRIX_NO_SUCH is not set here"),
+        ("a b=c", "'a b=c' is neither NAME nor NAME=VALUE"),
+    ],
+)
+def test_variables_that_are_refused(word: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "--env", word, "--", "x"]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_the_token_is_a_file_and_in_no_variable() -> None:

@@ -35,9 +35,34 @@ def _size(_context: click.Context, _option: click.Parameter, value: str) -> int 
     return int(found[1]) << _UNITS[found[2]] if found else 0
 
 
+def _variables(_context: click.Context, _option: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
+    """Variables for the container: NAME=VALUE, or NAME with the value that it has here."""
+    from strix_finetune.launch import SECRETS
+
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise click.BadParameter(f"'{word}' is neither NAME nor NAME=VALUE")
+        if name in SECRETS:
+            raise click.BadParameter(f"{name} would be seen by everybody who may look; export it, it goes as a file")
+        if not equals and name not in os.environ:
+            raise click.BadParameter(f"{name} is not set here")
+        found[name] = value if equals else os.environ[name]
+    return found
+
+
 def _launcher(command: F) -> F:
-    """--print, --shm, --rdma and --gpu."""
+    """--print, --shm, --rdma, --gpu and --env."""
     for option in (
+        click.option(
+            "--env",
+            "-e",
+            multiple=True,
+            metavar="NAME[=VALUE]",
+            callback=_variables,
+            help="A variable for the container; again for more.",
+        ),
         click.option(
             "--gpu",
             "gpus",
@@ -170,10 +195,10 @@ def launch(
         engine.close()
 
 
-def _wishes(shm: int | None, rdma: bool, gpus: tuple[int, ...]) -> Wishes:
+def _wishes(shm: int | None, rdma: bool, gpus: tuple[int, ...], env: dict[str, str]) -> Wishes:
     from strix_finetune.launch import SHM_BYTES, Wishes
 
-    return Wishes(rdma=rdma, shm=SHM_BYTES if shm is None else shm, gpus=gpus)
+    return Wishes(rdma=rdma, shm=SHM_BYTES if shm is None else shm, gpus=gpus, env=env)
 
 
 def _kind(numbers: Sequence[int]) -> str:
