@@ -10,6 +10,9 @@ from strix_finetune.engine.base import EngineKind
 from strix_finetune.engine.select import connect
 from strix_finetune.errors import EngineUnavailable, InputError, Problem
 
+# names the repository that images are pulled from
+REGISTRY = "STRIX_REGISTRY"
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -22,7 +25,8 @@ class Source:
 def source(repository: str, root: str, target: str, env: Mapping[str, str]) -> Source:
     """Decide it. `root`: the first layer of the stack, which only an engine has that built the stack itself.
 
-    Raises InputError where neither engine did: a build from nothing takes hours, and is not what anybody expects here.
+    `repository` is what the command line names. STRIX_REGISTRY counts where nothing was built here. Raises InputError
+    where there is neither: a build from nothing takes hours, and is not what anybody expects here.
     """
     if repository:
         return Source(repository)
@@ -37,6 +41,8 @@ def source(repository: str, root: str, target: str, env: Mapping[str, str]) -> S
                 return Source(engine=kind)
         finally:
             engine.close()
+    if env.get(REGISTRY):
+        return Source(env[REGISTRY])
     what = f"the image for {target} was not built on this machine, so there is nothing to build it anew from"
     cure = "--from HOST/NAME pulls a newer one; --as-is takes the one that is here; or run 'strix-finetune build' once"
     raise InputError(Problem(what, cure=cure))
