@@ -105,10 +105,12 @@ def plan(
     recipe: RecipeFacts = NOTHING,
     wishes: Wishes = USUAL,
     key: str = "",
+    port: int = 0,
 ) -> Launch:
     """A run of `command` in the current folder, which is mounted at its own path and stays the caller's.
 
-    `key`: of the image, for the run's records. Raises InputError where this host cannot run it.
+    `key`: of the image, for the run's records. `port`: one to publish on this machine alone. Raises
+    InputError where this host cannot run it.
     """
     rootless_podman = engine.kind == "podman" and engine.rootless
     devices, groups = host.devices, host.groups
@@ -142,6 +144,7 @@ def plan(
         shm_size=wishes.shm or None,
         ipc="" if wishes.shm else "host",
         memlock=-1 if rdma else None,
+        publish=(port,) if port else (),
         workdir=str(host.workdir),
         interactive=host.interactive,
         unconfined=bool(why) if host.selinux else None,

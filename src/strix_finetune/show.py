@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strix_finetune.engine.base import EngineInfo, RunRequest
-from strix_finetune.engine.specs import unconfined
+from strix_finetune.engine.specs import LOOPBACK, unconfined
 from strix_finetune.errors import InputError, Problem
 
 
@@ -25,6 +25,8 @@ def command_line(request: RunRequest, engine: EngineInfo) -> list[str]:
         argv += ["--group-add", group]
     if request.network:
         argv += ["--network", request.network]
+    for port in request.publish:
+        argv += ["--publish", f"{LOOPBACK}:{port}:{port}"]
     if request.ipc:
         argv += ["--ipc", request.ipc]
     if request.shm_size:

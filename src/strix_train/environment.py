@@ -39,14 +39,20 @@ def prepare(*, offline: bool) -> None:
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     # ... and of 8 bits, in every layer of every step, that it computes in fp16, as it always does
     logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
+    own = settle()
+    # Unsloth writes generated modules into the current folder unless it is told where.
+    os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(own / "unsloth"))
+
+
+def settle() -> Path:
+    """Give the process a user's name and a HOME that can be written, where it has none; return our cache folder."""
     _name_the_user()
     own = cache_folder()
     if not _has_home():
         os.environ["HOME"] = str(own)
         for name, folder in _CACHES.items():
             os.environ.setdefault(name, str(own / folder))
-    # Unsloth writes generated modules into the current folder unless it is told where.
-    os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(own / "unsloth"))
+    return own
 
 
 def cache_folder() -> Path:

@@ -344,3 +344,26 @@ def test_the_token_s_file_is_the_caller_s_alone_and_goes(tmp_path: Path) -> None
     assert not path.exists()
     with hostfacts.token({"HOME": str(tmp_path)}, find(env)) as none:
         assert none is None
+
+
+@pytest.mark.parametrize("engine", [DOCKER, ROOTLESS_DOCKER, PODMAN, ROOTFUL_PODMAN])
+def test_a_port_is_published_to_this_machine_alone(engine: EngineInfo) -> None:
+    request = made(NO_GPU, engine, port=8899).request
+    assert request.publish == (8899,)
+    if engine.kind == "docker":
+        spec = docker_spec(request, engine, {}, init=True, terminal=False)
+        assert spec["HostConfig"]["PortBindings"] == {"8899/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8899"}]}
+        assert spec["ExposedPorts"] == {"8899/tcp": {}}
+    else:
+        [mapping] = podman_spec(request, engine, {}, init=True, terminal=False)["portmappings"]
+        assert mapping == {"host_ip": "127.0.0.1", "host_port": 8899, "container_port": 8899, "protocol": "tcp"}
+    words = command_line(request, engine)
+    assert words[words.index("--publish") + 1] == "127.0.0.1:8899:8899"
+
+
+@pytest.mark.parametrize("engine", [DOCKER, PODMAN])
+def test_without_a_wish_no_port_is_published(engine: EngineInfo) -> None:
+    request = made(NO_GPU, engine).request
+    spec = docker_spec if engine.kind == "docker" else podman_spec
+    words = json.dumps(spec(request, engine, {}, init=True, terminal=False)) + " ".join(command_line(request, engine))
+    assert not {"PortBindings", "ExposedPorts", "portmappings", "--publish"} & set(words.replace('"', " ").split())

@@ -138,8 +138,10 @@ def launch(
     *,
     only_print: bool = False,
     wishes: Wishes | None = None,
+    layer: str = "",
+    port: int = 0,
 ) -> int:
-    """Run `command` in the final image of the chosen target and return its exit code."""
+    """Run `command` in the image of `layer`, or the final one, of the chosen target, and return its exit code."""
     from strix_finetune import hostfacts, names
     from strix_finetune.engine.drivers import PID_LABEL
     from strix_finetune.engine.select import connect
@@ -153,12 +155,13 @@ def launch(
         options = replace(options, target=_kind(wishes.gpus))
     workspace = open_workspace(options, os.environ)
     target = workspace.stack.target
-    image = names.final_ref(target.id)
+    image = names.moving_ref(layer, target.id) if layer else names.final_ref(target.id)
     engine = connect(options.engine, os.environ)  # type: ignore[arg-type]
     try:
         held = engine.image(image)
         if not only_print and held is None:
-            raise WorkError(f"there is no image {image}", cure=f"run 'strix-finetune build --target {target.id}'")
+            what = f"--target {target.id} {layer}".rstrip()
+            raise WorkError(f"there is no image {image}", cure=f"run 'strix-finetune build {what}'")
         host = hostfacts.read(
             os.environ,
             target=target.id if target.spec.kind == "gpu" else "",
@@ -172,7 +175,7 @@ def launch(
         if only_print:
             from strix_finetune.show import command_line
 
-            made = plan(*arguments, host, engine.info, recipe or NOTHING, wishes, key)
+            made = plan(*arguments, host, engine.info, recipe or NOTHING, wishes, key, port)
             _tell(made.notes)
             if os.environ.get("HF_TOKEN"):
                 _tell(["HF_TOKEN would go along as a file of its own, which this command does without"])
@@ -181,7 +184,7 @@ def launch(
         engine.reap(PID_LABEL)
         with hostfacts.token(os.environ, workspace.folders) as token:
             host = replace(host, token=token or host.token)
-            made = plan(*arguments, host, engine.info, recipe or NOTHING, wishes, key)
+            made = plan(*arguments, host, engine.info, recipe or NOTHING, wishes, key, port)
             _tell(made.notes)
             for folder in made.folders:
                 folder.mkdir(parents=True, exist_ok=True)

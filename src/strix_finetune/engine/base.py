@@ -110,7 +110,8 @@ class RunRequest:
     seconds; past it the container is killed and the result says so. `keep_id` maps the calling
     user into a rootless Podman container. With `interactive` the caller's terminal is attached.
     `devices` are files of this host or names of CDI ("amd.com/gpu=all"). Either `ipc` or `shm_size`.
-    `memlock` is the limit of locked memory in bytes, -1 for none. `unconfined` says whether SELinux
+    `memlock` is the limit of locked memory in bytes, -1 for none. `publish`: TCP ports of the container that this host
+    has under the same numbers on 127.0.0.1, and on no other address. `unconfined` says whether SELinux
     leaves the container alone, None: where it has something of the host. With `attended` signals to
     this process go to the container, which is removed the moment this process dies, however it does.
     """
@@ -132,6 +133,7 @@ class RunRequest:
     interactive: bool = False
     ipc: str = ""
     memlock: int | None = None
+    publish: tuple[int, ...] = ()
     unconfined: bool | None = None
     attended: bool = False
 

@@ -15,6 +15,8 @@ from strix_finetune.engine.base import EngineInfo, RunRequest
 from strix_finetune.errors import InputError, Problem
 
 KEEP_GROUPS = "keep-groups"
+# the one address that ports are published on: nobody but this machine reaches it
+LOOPBACK = "127.0.0.1"
 # vendor.com/class=name, which no path can be: https://github.com/cncf-tags/container-device-interface
 _CDI = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*=[\w.:-]+$")
 # there a container sees no file of the host unless the file is relabelled, which is not ours to do, and no device
@@ -100,6 +102,10 @@ def docker_spec(
         host["IpcMode"] = request.ipc
     if request.memlock is not None:
         host["Ulimits"] = [{"Name": "memlock", "Soft": request.memlock, "Hard": request.memlock}]
+    if request.publish:
+        host["PortBindings"] = {
+            f"{port}/tcp": [{"HostIp": LOOPBACK, "HostPort": str(port)}] for port in request.publish
+        }
     if named := [device for device in request.devices if is_cdi(device)]:
         host["DeviceRequests"] = [{"Driver": "cdi", "DeviceIDs": named}]
     if unconfined(request):
@@ -118,6 +124,7 @@ def docker_spec(
         "HostConfig": host,
         **({"User": request.user} if request.user else {}),
         **({"WorkingDir": request.workdir} if request.workdir else {}),
+        **({"ExposedPorts": {f"{port}/tcp": {} for port in request.publish}} if request.publish else {}),
     }
 
 
@@ -169,6 +176,11 @@ def podman_spec(
             limits[name] = min(own, most) if own >= 0 else most
         # by short names: Podman puts RLIMIT_ before them
         spec["r_limits"] = [{"type": name, "soft": limit, "hard": limit} for name, limit in limits.items()]
+    if request.publish:
+        spec["portmappings"] = [
+            {"host_ip": LOOPBACK, "host_port": port, "container_port": port, "protocol": "tcp"}
+            for port in request.publish
+        ]
     if unconfined(request):
         spec["selinux_opts"] = ["disable"]
     if request.user:
