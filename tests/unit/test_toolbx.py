@@ -9,6 +9,7 @@ import socket
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from strix_finetune import cli
 from strix_finetune.engine.base import Image
 from strix_finetune.errors import InputError, WorkError
 from strix_finetune.toolbx import conf, make, programs
-from strix_finetune.toolbx.make import LABEL, Wanted
+from strix_finetune.toolbx.contract import LABEL
+from strix_finetune.toolbx.make import Wanted
 from strix_finetune.toolbx.programs import Programs
 
 REF = "localhost/strix-finetune:gfx1151"
@@ -288,6 +290,12 @@ def test_a_rootless_user_is_told_the_cost(stage: Stage, monkeypatch: pytest.Monk
     change(stage, info=json.dumps({"store": store}))
     make.cost(stage, replace(IMAGE, size=1), stage.said.append)
     assert "a copy of it: 0.0 GB more below" in stage.said[0]
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1 << 40))
+    for size, words in ((1_300_000_000, "1.3 GB more"), (1_300_000_000, "some 12 s"), (26_000_000_000, "some 4 min")):
+        make.cost(stage, replace(IMAGE, size=size), stage.said.append)
+        assert words in stage.said.pop()
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(WorkError, match=r"copies the image once for your user id, .* GB, and .*; make room there"):
         make.cost(stage, replace(IMAGE, size=1 << 60), stage.said.append)
     store["graphOptions"] = {"overlay.mount_program": {"Executable": "/usr/bin/fuse-overlayfs"}}
