@@ -13,6 +13,7 @@ import click
 from strix_finetune.cli.options import json_option
 
 if TYPE_CHECKING:
+    from strix_finetune.prune import Policy
     from strix_finetune.prune_local import Done, Plan
 
 
@@ -24,16 +25,26 @@ if TYPE_CHECKING:
     "--older-than", default="7d", show_default=True, metavar="AGE", help="Keep what is younger: 36h, 14d, 2w, 0."
 )
 @click.option("--yes", is_flag=True, help="Remove them. Without it nothing is touched.")
+@click.option(
+    "--registry", "address", default="", metavar="HOST/NAME", help="Releases and images there, not those of this host."
+)
 @click.option("--engine", type=click.Choice(["auto", "docker", "podman"]), default="auto", show_default=True)
 @json_option
-def prune(keep: int, older_than: str, yes: bool, engine: str, as_json: bool) -> int:
+def prune(keep: int, older_than: str, yes: bool, address: str, engine: str, as_json: bool) -> int:
     """Remove old images of this project that nothing refers to: no name, no container, no image that stands on them."""
-    from strix_finetune import prune_local
-    from strix_finetune.engine.select import connect
-    from strix_finetune.paths import find
     from strix_finetune.prune import Policy, seconds
 
     policy = Policy(keep, seconds(older_than))
+    if address:
+        return _remote(address, policy, yes=yes, as_json=as_json)
+    return _local(engine, policy, yes=yes, as_json=as_json)
+
+
+def _local(engine: str, policy: Policy, *, yes: bool, as_json: bool) -> int:
+    from strix_finetune import prune_local
+    from strix_finetune.engine.select import connect
+    from strix_finetune.paths import find
+
     connection = connect(engine, os.environ)  # type: ignore[arg-type]
     try:
         found = prune_local.plan(connection, policy, time.time())
@@ -48,6 +59,38 @@ def prune(keep: int, older_than: str, yes: bool, engine: str, as_json: bool) -> 
     for verdict, why in done.left if done else ():
         print(f"error: {verdict.shown} is still there: {why}", file=sys.stderr)
     return 1 if done and done.left else 0
+
+
+def _remote(address: str, policy: Policy, *, yes: bool, as_json: bool) -> int:
+    from strix_finetune import prune_remote
+    from strix_finetune.cli.signing import registry_of
+    from strix_finetune.paths import find
+    from strix_finetune.workspace import Options
+
+    registry = registry_of(address, Options())
+    where = str(registry.repository)
+    file = find(os.environ).state / "unreleased" / f"{where.replace('/', '_')}.json"
+    found = prune_remote.plan(registry, policy, time.time(), file)
+    removed = prune_remote.carry_out(registry, found.going) if yes else 0
+    if as_json:
+        rows = [{"name": one.name, "digest": one.digest, "keep": one.keep} for one in found.verdicts]
+        click.echo(
+            json.dumps({"manifests": rows, "size": found.size, "held": found.before, "removed": removed}, indent=1)
+        )
+        return 0
+    for one in found.verdicts:
+        click.echo(f"keep    {one.name}: {one.keep}" if one.keep else f"remove  {one.name}")
+    if not found.going:
+        click.echo(f"nothing to remove among {len(found.verdicts)} releases and images of {where}")
+    elif not yes:
+        what = f"{_mb(found.size)} of {_mb(found.before)} that nothing else has"
+        click.echo(f"{len(found.going)} releases and images, {what}; add --yes to remove them")
+    else:
+        click.echo(
+            f"{removed} releases and images removed; in use before {_mb(found.before)}, now "
+            f"{_mb(found.before - found.size)}, once the registry has collected its garbage"
+        )
+    return 0
 
 
 def _tell(found: Plan, done: Done | None) -> None:
