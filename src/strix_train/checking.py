@@ -51,7 +51,7 @@ def notes(plan: Plan) -> list[str]:
     found = warnings(plans.findings(plan))
     if len(plan.train) == 1:
         found.append("there is one row to train on: is the file one list, or one object a line?")
-    elif 0 < len(plan.train) < plan.loaded.recipe.schedule.batch:
+    elif 0 < len(plan.train) < plan.loaded.recipe.schedule.rows:
         found.append(f"there are fewer rows ({len(plan.train)}) than schedule.batch: every batch is all of them")
     for each in plan.sets:
         if each.data is None:

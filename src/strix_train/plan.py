@@ -68,7 +68,7 @@ def make(word: str, settings: Sequence[str] = (), *, with_backend: bool = True, 
 
     `fetch`: get sets of rows from the hub that are not here yet; else they are passed over.
     """
-    loaded = load(find_recipe(word), settings)
+    loaded = _numbered(load(find_recipe(word), settings), settings)
     recipe = loaded.recipe
     problems = refusals(loaded)
 
@@ -107,6 +107,15 @@ def make(word: str, settings: Sequence[str] = (), *, with_backend: bool = True, 
         lengths,
         backend or backends.Choice(recipe.backend, "", True),
     )
+
+
+def _numbered(loaded: Loaded, settings: Sequence[str]) -> Loaded:
+    """Return the recipe with a number of rows in place of `batch: auto`, by the machine that this is."""
+    if loaded.recipe.schedule.batch != "auto":
+        return loaded
+    from strix_train.estimate import auto, machines
+
+    return load(loaded.path, [*settings, *auto.settings(loaded, settings, machines.here())])
 
 
 def _divided(loaded: Loaded, train: Sequence[Set]) -> tuple[Rows, Rows | None]:

@@ -24,8 +24,8 @@ def refusals(loaded: Loaded) -> list[Problem]:
     if recipe.export and recipe.method.kind == "reward":
         what = "a reward model says numbers and no words, so that there is nothing to export it to"
         found.append(Problem(what, loaded.place("export"), "remove it: the adapter is always written"))
-    if recipe.method.kind == "kto" and recipe.schedule.batch < 2:
-        what = f"schedule.batch is {recipe.schedule.batch}, and method kto compares the rows of a batch"
+    if recipe.method.kind == "kto" and recipe.schedule.rows < 2:
+        what = f"schedule.batch is {recipe.schedule.rows}, and method kto compares the rows of a batch"
         found.append(Problem(what, loaded.place("schedule", "batch"), "write at least 2"))
     if isinstance(recipe.method, Grpo):
         found += _answers(loaded, recipe.method)
@@ -43,11 +43,11 @@ def _answers(loaded: Loaded, wish: Grpo) -> list[Problem]:
         what = f"answers of {wish.max_new_tokens} tokens leave no room for a prompt in {schedule.max_length}"
         found.append(Problem(what, loaded.place("method", "max_new_tokens"), "raise schedule.max_length"))
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    rows = schedule.batch * schedule.accumulation * world
+    rows = schedule.rows * schedule.accumulation * world
     if rows % wish.generations:
         shared = f" × {world} processes" if world > 1 else ""
         what = (
-            f"a step has {schedule.batch} × {schedule.accumulation}{shared} rows, which is no multiple of the "
+            f"a step has {schedule.rows} × {schedule.accumulation}{shared} rows, which is no multiple of the "
             f"{wish.generations} answers to each prompt"
         )
         found.append(Problem(what, loaded.place("method", "generations"), "change schedule.accumulation"))

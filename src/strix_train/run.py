@@ -39,7 +39,7 @@ def dry_run(plan: Plan, run_dir: Path | None) -> int:
     schedule = plan.loaded.recipe.schedule
     length = f"{schedule.steps} steps" if schedule.steps else f"{schedule.epochs:g} epochs"
     console.fact(
-        "schedule", f"{length} of {schedule.batch} × {schedule.accumulation} rows, lr {schedule.learning_rate:g}"
+        "schedule", f"{length} of {schedule.rows} × {schedule.accumulation} rows, lr {schedule.learning_rate:g}"
     )
     console.fact(
         "run", f"{run_dir or Path(plan.loaded.recipe.output) / (plan.loaded.name + '-TIME')} (dry run: not made)"

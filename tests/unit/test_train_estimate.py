@@ -254,3 +254,36 @@ def test_names_with_dots_are_recipes() -> None:
         assert names.find_recipe(path.name) == path
     with pytest.raises(InputError, match=r"there is no recipe 'llama3\.1-8b-lara'"):
         names.find_recipe("llama3.1-8b-lara")
+
+
+@pytest.mark.parametrize("name", ["llama3.1-8b-lora", "llama3.1-8b-kto", "gemma3-1b-grpo", "qwen3-4b-dpo"])
+def test_auto_takes_as_many_rows_as_fit(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = 48
+    words = ["estimate", name, "--set", "schedule.batch=auto", "--set", f"schedule.accumulation={rows}", "--json"]
+    found = {}
+    for device in ("24GiB", "40GiB", "141GiB"):
+        assert main([*words, "--device", device]) == 0
+        run = json.loads(capsys.readouterr().out)["run"]
+        batch = rows // run["accumulation"]
+        found[device] = batch
+        # the next larger one would not fit
+        larger = [each for each in range(batch + 1, rows + 1) if rows % each == 0]
+        if larger:
+            more = [f"schedule.batch={larger[0]}", f"schedule.accumulation={rows // larger[0]}"]
+            loaded = load(names.find_recipe(name), more)
+            machine = machines.named(device)
+            shape = shapes.of_config(configs.known()[loaded.recipe.model])
+            assert not advice.of_recipe(loaded.recipe, shape, machine).fits(machine)
+    assert 2 <= found["24GiB"] <= found["40GiB"] <= found["141GiB"]
+
+
+def test_auto_needs_a_model_whose_size_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("model: nobody/nothing\ndata: rows.jsonl\nschedule:\n  steps: 1\n  batch: auto\n")
+    assert main(["check", str(recipe)]) == 2
+    assert "r.yaml:5:3: auto needs to know how large the model is: nothing on this" in capsys.readouterr().err
+    recipe.write_text("model: Qwen/Qwen3-0.6B\ndata: rows.jsonl\nschedule:\n  steps: 1\n  batch: auto\n")
+    assert main(["check", str(recipe)]) == 0
+    assert main(["check", str(recipe), "--set", "schedule.batch=auta"]) == 2
+    assert "schedule.batch" in capsys.readouterr().err

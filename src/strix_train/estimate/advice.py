@@ -106,7 +106,7 @@ def _milder(recipe: Recipe, machine: Machine) -> Iterator[tuple[str, ...]]:
     first = () if recomputed else ("recompute=on",)
     if first:
         yield first
-    batch, accumulation = recipe.schedule.batch, recipe.schedule.accumulation
+    batch, accumulation = recipe.schedule.rows, recipe.schedule.accumulation
     least = 2 if recipe.method.kind == "kto" else 1
     for fewer in range(batch - 1, least - 1, -1):
         if batch * accumulation % fewer == 0:
@@ -128,10 +128,13 @@ def _smaller(recipe: Recipe) -> Iterator[str]:
         yield "adapter={kind: qlora" + rank + "}"
 
 
-def largest_batch(wish: Wish, machine: Machine, rows: int) -> int:
-    """Return the largest number of rows of a pass, a divisor of `rows`, that fits; 1 where none does."""
-    halves = max(1, wish.rows)
-    for batch in sorted((each for each in range(1, rows + 1) if rows % each == 0), reverse=True):
-        if estimate(replace(wish, rows=halves * batch, accumulation=rows // batch), machine).fits(machine):
+def largest_batch(wish: Wish, machine: Machine, rows: int, least: int = 1) -> int:
+    """Return the largest number of rows of a pass, a divisor of `rows` from `least` on, that fits; else the smallest.
+
+    `wish` is for one row.
+    """
+    ways = [each for each in range(min(4096, rows), 0, -1) if rows % each == 0 and each >= least] or [1]
+    for batch in ways:
+        if estimate(replace(wish, rows=wish.rows * batch, accumulation=rows // batch), machine).fits(machine):
             return batch
-    return 1
+    return ways[-1]

@@ -10,7 +10,7 @@ from typing import Any
 from strix_train import backends
 from strix_train import plan as plans
 from strix_train.errors import InputError
-from strix_train.estimate import advice, configs, machines, request
+from strix_train.estimate import advice, auto, configs, machines, request
 from strix_train.estimate.advice import Estimate, Verdict
 from strix_train.estimate.machines import Machine
 from strix_train.estimate.memory import GIB, Backend
@@ -32,6 +32,10 @@ def run(word: str, settings: Sequence[str], *, device: str, as_json: bool) -> tu
     shape, source = configs.find(model, loaded.place("model"))
     machine = machines.named(device)
     longest = _longest(word, settings)
+    chosen = auto.settings(loaded, settings, machine, longest=longest)
+    if chosen:
+        settings = [*settings, *chosen]
+        loaded = load(loaded.path, settings)
     found = advice.verdict(loaded, settings, shape, machine, longest=longest)
     text = (
         json.dumps(_facts(loaded, shape, source, machine, found, longest), indent=2, ensure_ascii=False)

@@ -62,7 +62,7 @@ def wish(
         adapter=adapter.kind,
         rank=low.r if low else 0,
         backend=chosen,
-        rows=schedule.batch * _HALVES.get(method.kind, 1),
+        rows=schedule.rows * _HALVES.get(method.kind, 1),
         accumulation=schedule.accumulation,
         length=length,
         bits=bits,

@@ -88,7 +88,7 @@ def _steps(job: Job, rows: int, generations: int) -> int:
     schedule = job.plan.loaded.recipe.schedule
     if schedule.steps is not None:
         return schedule.steps
-    passes = math.ceil(rows * generations / (schedule.batch * job.world))
+    passes = math.ceil(rows * generations / (schedule.rows * job.world))
     return max(1, math.ceil((schedule.epochs or 0) * math.ceil(passes / schedule.accumulation)))
 
 

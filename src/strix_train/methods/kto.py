@@ -24,10 +24,10 @@ def train(job: Job) -> Outcome:
     assert isinstance(wish, Kto)
     made = ready.load(job)
     encoder = Encoder(job, made.text)
-    rows = _rows(job, encoder, plan.train, "rows", recipe.schedule.batch)
+    rows = _rows(job, encoder, plan.train, "rows", recipe.schedule.rows)
     evaluation = None
     if plan.evaluation:
-        evaluation = _rows(job, encoder, plan.evaluation, "eval rows", recipe.evaluation.batch or recipe.schedule.batch)
+        evaluation = _rows(job, encoder, plan.evaluation, "eval rows", recipe.evaluation.batch or recipe.schedule.rows)
     reference = ready.reference(job)
     ready.adapt(job, made)
     trainer = withtrl.Trainer(

@@ -90,7 +90,7 @@ def steps_of(job: Job, rows: int) -> int:
     schedule = job.plan.loaded.recipe.schedule
     if schedule.steps is not None:
         return schedule.steps
-    passes = math.ceil(rows / (schedule.batch * job.world))
+    passes = math.ceil(rows / (schedule.rows * job.world))
     return max(1, math.ceil((schedule.epochs or 0) * math.ceil(passes / schedule.accumulation)))
 
 
@@ -101,8 +101,8 @@ def arguments(job: Job, steps: int) -> dict[str, Any]:
     warmup = schedule.warmup if schedule.warmup >= 1 else schedule.warmup * steps
     return {
         "output_dir": str(job.folder.checkpoints),
-        "per_device_train_batch_size": schedule.batch,
-        "per_device_eval_batch_size": recipe.evaluation.batch or schedule.batch,
+        "per_device_train_batch_size": schedule.rows,
+        "per_device_eval_batch_size": recipe.evaluation.batch or schedule.rows,
         "gradient_accumulation_steps": schedule.accumulation,
         "max_steps": steps,
         "learning_rate": schedule.learning_rate,

@@ -18,13 +18,31 @@ from strix_train.recipe.watching import Guard, Samples
 __all__ = ["Adapter", "Data", "Evaluation", "Method", "Question", "Questions", "Recipe", "Schedule", "Source"]
 
 
+_Rows = Annotated[int, Field(ge=1, le=4096)] | Literal["auto"]
+
+
+def _some_rows(value: object) -> object:
+    number = isinstance(value, int) and not isinstance(value, bool)
+    if value != "auto" and not (number and 1 <= int(str(value)) <= 4096):
+        raise ValueError("is neither a whole number from 1 to 4096 nor auto; write 2, for example")
+    return value
+
+
 class Schedule(Strict):
     """How long and how fast. Exactly one of `steps` and `epochs`."""
 
     steps: int | None = Field(default=None, ge=1, description="Optimizer steps.")
     epochs: Finite | None = Field(default=None, gt=0, description="Passes over the rows.")
-    batch: int = Field(default=2, ge=1, le=4096, description="Rows per device and forward pass.")
-    accumulation: int = Field(default=4, ge=1, le=65536, description="Forward passes per optimizer step.")
+    batch: Annotated[int | Literal["auto"], BeforeValidator(_some_rows, json_schema_input_type=_Rows)] = Field(
+        default=2,
+        description="Rows per device and forward pass; auto: as many of the rows of a step as fit (train estimate).",
+    )
+    accumulation: int = Field(
+        default=4,
+        ge=1,
+        le=65536,
+        description="Forward passes per optimizer step; where batch is auto, rows of a step on each device.",
+    )
     learning_rate: Finite = Field(default=2e-4, gt=0, le=1)
     scheduler: Literal["constant", "linear", "cosine"] = "linear"
     warmup: Finite = Field(default=0.03, ge=0, description="Steps, or below 1 a share of all steps.")
@@ -32,6 +50,13 @@ class Schedule(Strict):
     max_grad_norm: Finite = Field(default=1.0, gt=0)
     max_length: int = Field(default=2048, ge=8, description="Tokens; longer rows are cut at the end.")
     seed: int = Field(default=3407, ge=0, lt=2**32)
+
+    @property
+    def rows(self) -> int:
+        """Rows per device and forward pass, once `auto` has become a number."""
+        if self.batch == "auto":
+            raise ValueError("schedule.batch is still auto")
+        return self.batch
 
     @model_validator(mode="after")
     def _one_length(self) -> Schedule:
