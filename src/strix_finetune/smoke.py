@@ -98,6 +98,7 @@ def run_tests(
 ) -> tuple[SmokeResult, ...]:
     """Run `tests` and emit each result. `facts`: files that the tests may read, by name under HOME.
 
+    Those of `image_facts` are there, too.
     Device tests are reported as not run when `devices` is empty. Raises SmokeFailed after all of them have run.
     """
     wanted = [test for test in tests if test.spec.kind == "static" or devices]
@@ -107,6 +108,7 @@ def run_tests(
         for test in skipped
     ]
     tails: dict[str, Sequence[str]] = {}
+    facts = {**facts, **image_facts(engine, image)} if wanted else facts
     for kind in ("static", "device"):
         group = [test for test in wanted if test.spec.kind == kind]
         if not group:
@@ -144,6 +146,14 @@ def run_tests(
         )
         raise SmokeFailed(problem, log_tail=tails[failed[0].test][-TAIL:])
     return tuple(results)
+
+
+def image_facts(engine: Engine, image: str) -> dict[str, bytes]:
+    """What cannot be seen from inside: labels and ENV of an image, a line each; ENTRYPOINT and CMD, a word a line."""
+    config = (engine.configuration(image) or {}).get("config") or {}
+    labels = [f"{name}={value}" for name, value in (config.get("Labels") or {}).items()]
+    lines = {"labels": labels} | {name.lower(): config.get(name) for name in ("Env", "Entrypoint", "Cmd")}
+    return {f"image/{name}": "".join(f"{line}\n" for line in found or ()).encode() for name, found in lines.items()}
 
 
 def _result(

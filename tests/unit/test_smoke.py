@@ -297,3 +297,13 @@ def test_any_output_in_any_pieces(chunks: list[bytes], size: int, code: int) -> 
 )
 def test_exit_codes_in_words(code: int, name: str, words: str) -> None:
     assert (signal_name(code), describe_exit(code)) == (name, words)
+
+
+def test_what_cannot_be_seen_from_inside_is_laid_into_the_container(bench: Bench) -> None:
+    configuration = {
+        "config": {"Labels": {"a": "1"}, "Env": ["PATH=/bin", "B=c d"], "Entrypoint": None, "Cmd": ["x", "y z"]},
+    }
+    bench.engine.configuration = lambda ref: configuration  # type: ignore[method-assign]
+    bench.add("smoke/seen.sh", 'cd "$STRIX_SMOKE/image" && wc -c < entrypoint && cat labels env cmd | tr "\\n" "|"')
+    bench.run()
+    assert bench.output[-2:] == ["0", "a=1|PATH=/bin|B=c d|x|y z|"]
