@@ -18,7 +18,8 @@ from strix_finetune import hostwsl
 from strix_finetune.caches import CACHES, ENVIRONMENT, TOKEN
 from strix_finetune.errors import InputError, Place, Problem, TemplateError
 
-_MARK = "@mark@"
+# stands in a template where the line goes that says whose the file is
+MARK = "@mark@"
 _MARKED = re.compile(r"^(?:#|//) made by strix-finetune emit \w+, digest ([0-9a-f]{12}).*\n", re.M)
 # neither all engines' --mount and --volume nor all of these file formats can hold them
 _UNHOLDABLE = re.compile(r"[,:\"'\\$%`\x00-\x1f\x7f]")
@@ -145,7 +146,7 @@ def render(kind: str, values: Values, folder: Path) -> tuple[Emitted, ...]:
         # nothing could be pulled
         templates = templates[:1]
     return tuple(
-        Emitted(ending, _file_name(kind, values.name, ending), _signed(kind, _render(template, values, folder)))
+        Emitted(ending, _file_name(kind, values.name, ending), signed(kind, _render(template, values, folder)))
         for template, ending in templates
     )
 
@@ -166,13 +167,22 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _signed(kind: str, text: str) -> str:
-    line = next(line for line in text.splitlines(keepends=True) if _MARK in line)
+def signed(kind: str, text: str) -> str:
+    """The text with the line that says whose it is, in the place of the mark."""
+    line = next(line for line in text.splitlines(keepends=True) if MARK in line)
     said = f"made by strix-finetune emit {kind}, digest {_digest(text.replace(line, '', 1))}"
-    return text.replace(_MARK, said, 1)
+    return text.replace(MARK, said, 1)
 
 
 def _render(template: str, values: Values, folder: Path) -> str:
+    known = asdict(values) | {"local": values.local, "run_args": values.run_args, "mark": MARK}
+    known |= {"caches": [{**asdict(cache), "moved": values.moved.get(cache.name, "")} for cache in CACHES]}
+    known |= {"environment": ENVIRONMENT, "token_inside": TOKEN, "wsl": _WSL}
+    return rendered(template, known, folder)
+
+
+def rendered(template: str, known: Mapping[str, object], folder: Path) -> str:
+    """One template of `folder` with what it asks for. Raises TemplateError."""
     from jinja2 import FileSystemLoader, TemplateSyntaxError
     from jinja2.exceptions import TemplateError as JinjaError
 
@@ -181,9 +191,6 @@ def _render(template: str, values: Values, folder: Path) -> str:
     environment = make_environment(FileSystemLoader(folder))
     environment.filters |= {"sh": shlex.quote, "word": _unit_word, "compose": _compose, "place": _place}
     environment.filters |= {"quoted": '"{}"'.format}
-    known = asdict(values) | {"local": values.local, "run_args": values.run_args, "mark": _MARK}
-    known |= {"caches": [{**asdict(cache), "moved": values.moved.get(cache.name, "")} for cache in CACHES]}
-    known |= {"environment": ENVIRONMENT, "token_inside": TOKEN, "wsl": _WSL}
     place = Place(folder / template)
     try:
         return environment.get_template(template).render(known)

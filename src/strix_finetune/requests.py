@@ -35,6 +35,7 @@ class Requests:
     """Makes build requests and runs smoke tests for one stack, lock and host.
 
     With `vendored` nothing comes from a network: steps have none, and the driver takes what is locked from that folder.
+    `lent`: what steps are told of the network where that is another host's than the one that files are fetched on.
     """
 
     workspace: Workspace
@@ -42,6 +43,7 @@ class Requests:
     settings: NetSettings
     engine: Engine
     vendored: Vendored | None = None
+    lent: NetSettings | None = None
 
     def build(self, step: Step, emit: Emit) -> BuildRequest:
         """What is fetched or bootstrapped for the layer is fetched now, when its turn has come; `emit` hears of it."""
@@ -54,9 +56,7 @@ class Requests:
             text, file = afresh(text)
             changing, again = [file], False
         files = [ContextFile("Dockerfile", text.encode()), *changing]
-        files += self._network_files(step.layer)
-        files += step.layer.layer.files
-        files += self._fetched(step.layer, emit)
+        files += self.files(step.layer, emit)
         return BuildRequest(
             context=_opener(files),
             labels=self.labels(step.layer),
@@ -64,6 +64,12 @@ class Requests:
             network="none" if self.vendored else "host" if self.settings.loopback else None,
             use_cache=not again and self._cache_is_sound(step.layer),
         )
+
+    def files(self, layer: Keyed, emit: Emit) -> Iterator[ContextFile]:
+        """All that a layer is built from but its Dockerfile; what is fetched or bootstrapped is fetched now."""
+        yield from self._network_files(layer)
+        yield from layer.layer.files
+        yield from self._fetched(layer, emit)
 
     def _cache_is_sound(self, layer: Keyed) -> bool:
         """Whether the engine's own cache can be trusted with a layer.
@@ -187,7 +193,7 @@ class Requests:
         pip_sets = layer.layer.node.pip
         wanted = {pair: hashes for name in pip_sets for pair, hashes in self.lock.pip[name].files.items()}
         suites = debian.suites(self.workspace.stack.channel.spec.apt)
-        settings = self.settings
+        settings = self.lent or self.settings
         if len(suites.suites) > 1:
             # the image's own sources have the main suite alone
             settings = replace(settings, debian_mirror=programs.of(settings).mirror(settings.debian_mirror))

@@ -31,6 +31,7 @@ PACKAGES = (
     *("base-files", "base-passwd", "bash", "coreutils", "dash", "findutils", "grep", "hostname", "libc-bin", "mawk"),
     *("sed", "util-linux"),
     *("podman", "podman-compose", "distrobox", "docker-compose", "kmod", "shellcheck", "systemd", "udev"),
+    "docker-buildx",
 )
 USER = "4321:4322"
 Tools = Callable[..., str]
@@ -309,3 +310,15 @@ def podman_env(tmp_path: Path) -> dict[str, str]:
     path = tmp_path / "containers.conf"
     path.write_text(text)
     return {"CONTAINERS_CONF": str(path)} if text else {}
+
+
+def test_buildx_understands_the_bake_file(tools: Tools, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["emit", "bake", "--target", "gfx1151,cpu", "--channel", "debian"]) == 0
+    (tmp_path / "docker-bake.json").write_text(capsys.readouterr().out)
+    bake = "PREFIX=registry.example.org/me/images /usr/libexec/docker/cli-plugins/docker-buildx bake --print"
+    printed = tools(f"{bake} gfx1151")
+    made = json.loads(printed[printed.index("{\n") :])
+    # what the target stands on comes along, and what only others stand on does not
+    assert {name.rpartition("-")[2] for name in made["target"]} == {"gfx1151"}
+    assert {"base-gfx1151", "rccl-gfx1151", "finetune-gfx1151"} <= set(made["target"])
+    assert "registry.example.org/me/images:gfx1151" in made["target"]["finetune-gfx1151"]["tags"]

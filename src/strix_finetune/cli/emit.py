@@ -19,6 +19,8 @@ _KINDS = (
     "modprobe",
     "wsl",
     "toolbox",
+    "bake",
+    "actions",
 )
 _WITH_DEVICES = ("quadlet", "compose", "devcontainer", "docker", "podman")
 
@@ -26,7 +28,16 @@ _WITH_DEVICES = ("quadlet", "compose", "devcontainer", "docker", "podman")
 @click.command(context_settings={"allow_interspersed_args": True})
 @click.argument("kind", type=click.Choice(_KINDS))
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.option("--target", "-t", default="", metavar="GFX", help="GPU target, or cpu. Default: the GPU found.")
+@click.option(
+    "--target",
+    "-t",
+    default="",
+    metavar="GFX",
+    help="GPU target, or cpu; bake, actions: also several, with commas between them. Default: the GPU found.",
+)
+@click.option("--channel", "-c", default="", metavar="NAME", help="bake, actions: set of sources.")
+@click.option("--to", default="", metavar="HOST/NAME", help="actions: the registry. Default: the forge's own.")
+@click.option("--runner", default="", metavar="LABELS", help="actions: labels of the machines, by commas.")
 @click.option("--images", type=click.Path(path_type=Path), help="Folder of layer definitions.")
 @click.option("--image", default="", metavar="REF", help="Another image than the one that is built here.")
 @click.option("--name", default="strix-finetune", show_default=True, help="Name of the container or service.")
@@ -56,6 +67,9 @@ def emit(
     kind: str,
     command: tuple[str, ...],
     target: str,
+    channel: str,
+    to: str,
+    runner: str,
     images: Path | None,
     image: str,
     name: str,
@@ -81,20 +95,27 @@ def emit(
     import re
 
     from strix_finetune import caches, hostgpu, names
+    from strix_finetune.cli import emitbuilds
     from strix_finetune.emit import KINDS, Values, render
     from strix_finetune.errors import InputError
     from strix_finetune.paths import find
     from strix_finetune.workspace import Options, open_workspace
 
+    usable = {name: known.options for name, known in KINDS.items()} | emitbuilds.OPTIONS
     given = [
         parameter
-        for parameter in sorted(set().union(*(known.options for known in KINDS.values())))
+        for parameter in sorted(set().union(*usable.values()))
         if ctx.get_parameter_source(parameter) is ParameterSource.COMMANDLINE and ctx.params[parameter]
     ]
     for parameter in given:
-        if parameter not in KINDS[kind].options:
+        if parameter not in usable[kind]:
             said = "a command" if parameter == "command" else f"--{parameter.replace('_', '-')}"
             raise InputError(f"{said} means nothing for {kind}", cure="leave it out")
+    if kind in emitbuilds.OPTIONS:
+        targets = tuple(dict.fromkeys(target.split(",")))
+        if kind == "bake":
+            return emitbuilds.bake(targets, channel, images, output, force=force)
+        return emitbuilds.actions(targets, channel, images, output, to, runner, force=force)
     if kind == "quadlet" and output and not output.is_dir():
         # units name each other by their files
         if "name" in given and name != output.stem:
