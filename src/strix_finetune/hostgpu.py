@@ -13,10 +13,14 @@ TOPOLOGY = "sys/class/kfd/kfd/topology/nodes"
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU: its architecture, and its render node's name ("renderD128"), empty where the driver does not say it."""
+    """A GPU: its architecture, and its render node's name ("renderD128"), empty where the driver does not say it.
+
+    `units`: compute units, by which a small one is told from a large one; 0 where that is not known.
+    """
 
     gfx: str
     render: str
+    units: int = 0
 
 
 def gfx_name(version: int) -> str:
@@ -38,15 +42,17 @@ def gpus(root: Path = Path("/")) -> tuple[Gpu, ...]:
         except OSError:
             continue
         fields = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
-        version, minor = (_number(fields.get(key, "")) for key in ("gfx_target_version", "drm_render_minor"))
+        number = {key: _number(value) for key, value in fields.items()}
+        version, minor = number.get("gfx_target_version", 0), number.get("drm_render_minor", 0)
+        units = number.get("simd_count", 0) // max(1, number.get("simd_per_cu", 1))
         if version > 0:
-            found.append(Gpu(gfx_name(version), f"renderD{minor}" if minor else ""))
+            found.append(Gpu(gfx_name(version), f"renderD{minor}" if minor else "", units))
     return tuple(found)
 
 
 def found(root: Path = Path("/")) -> Sequence[str]:
-    """The architectures of the GPUs, in the driver's order."""
-    return [gpu.gfx for gpu in gpus(root)]
+    """The architectures of the GPUs, the largest first: what work is meant for, where nobody says it."""
+    return [gpu.gfx for gpu in sorted(gpus(root), key=lambda gpu: -gpu.units)]
 
 
 def choose(there: Sequence[Gpu], target: str, wanted: Sequence[int] = ()) -> tuple[Gpu, ...]:

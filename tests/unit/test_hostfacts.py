@@ -12,6 +12,7 @@ from strix_finetune.engine.base import EngineInfo, Mount
 from strix_finetune.errors import InputError
 from strix_finetune.hostfacts import read
 from strix_finetune.launch import Host, Launch, plan
+from strix_finetune.workspace import Options, open_workspace
 from tests.unit.doctor.hosts import DEBIAN, FEDORA, MI300X, PHOENIX, RX7700S, Tree
 from tests.unit.doctor.scenes import desktop, fedora_halo, server, wsl
 
@@ -90,7 +91,15 @@ def test_gpus_by_number(tree: Tree) -> None:
 
 def test_nodes_count_in_their_order(tree: Tree) -> None:
     tree.system(DEBIAN, "6.18.9").gpus(*[MI300X] * 11, PHOENIX)
-    assert hostgpu.found(tree.root) == ["gfx942"] * 11 + ["gfx1103"]
+    assert [gpu.gfx for gpu in hostgpu.gpus(tree.root)] == ["gfx942"] * 11 + ["gfx1103"]
+
+
+def test_what_is_meant_where_nobody_says_it_is_the_largest(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert hostgpu.found(desktop(tree).root) == ["gfx1100", "gfx1036"]
+    there = hostgpu.gpus(tree.root)
+    monkeypatch.setattr(hostgpu, "gpus", lambda root=Path("/"): there)
+    stack = open_workspace(Options(), {"HOME": str(tree.root)}).stack
+    assert (stack.target.id, stack.channel.name) == ("gfx1100", "amd")
 
 
 def test_a_driver_that_names_no_render_node(tree: Tree) -> None:

@@ -83,7 +83,7 @@ def meant(host: Host) -> tuple[Gpu, ...]:
     found = find(host)
     kind = host.wanted if any(item.gfx == host.wanted for item in found) else ""
     if found and not kind:
-        kind = max(found, key=lambda item: (not unified(host, item), item.vram or 0, item.units)).gfx
+        kind = max(found, key=lambda item: item.units).gfx
     return tuple(item for item in found if item.gfx == kind)
 
 

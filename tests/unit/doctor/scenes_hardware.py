@@ -117,7 +117,6 @@ HARDWARE: dict[str, Scene] = {
         (
             "gfx1036 at /dev/dri/renderD128 (GPU 0) and gfx1100 at /dev/dri/renderD129 (GPU 1)",
             "--device /dev/kfd --device /dev/dri/renderD129",
-            "the images would be for gfx1036",
             "--gpu 1 names one",
         ),
     ),
@@ -135,7 +134,7 @@ HARDWARE: dict[str, Scene] = {
             "memory": {"usable_gib": 8.0, "fits": []},
         },
         (
-            "use --target gfx1102: strix-finetune train, run and shell then give the container that kind alone",
+            "strix-finetune train, run and shell with --target gfx1102 give the container that kind alone",
             "--gpu 0 names one",
             "--device /dev/kfd --device /dev/dri/renderD128",
             "none of the measured recipes fits",
@@ -161,7 +160,7 @@ HARDWARE: dict[str, Scene] = {
         lambda tree: tree.system(FEDORA, FEDORA_KERNEL).user().gpus(halo(vram=96, gtt=15), RX7900).docker(),
         _DESKTOP,
         {"several-gpus": {"best": "gfx1100", "others": ["gfx1151"]}},
-        ("use --target gfx1100",),
+        ("--target gfx1100",),
     ),
     "Secure Boot against the NPU's module": Scene(
         lambda tree: server(tree).put("var/lib/dkms/amdxdna/7.0/source/dkms.conf"),

@@ -89,15 +89,12 @@ def several(host: Host) -> Iterator[Finding]:
     best = gpus.meant(host)[0]
     devices = " ".join(f"--device {item.device}" for item in gpus.meant(host))
     rest = ", ".join(kind for kind in kinds if kind != best.gfx)
-    usable = [item.gfx for item in found if item.gfx in host.targets and not host.targets[item.gfx].get("excluded")]
     says = f"beside {best.gfx} there is {rest}, which libraries built for {best.gfx} have no code for"
-    if usable and usable[0] != best.gfx and host.wanted != best.gfx:
-        says += f", and without --target the images would be for {usable[0]}"
     yield Finding(
         "warning",
         says,
-        f"use --target {best.gfx}: strix-finetune train, run and shell then give the container that kind alone, and "
-        f"--gpu {found.index(best)} names one; with other tools `--device /dev/kfd {devices}` in the place of /dev/dri "
+        f"strix-finetune train, run and shell with --target {best.gfx} give the container that kind alone, and --gpu "
+        f"{found.index(best)} names one; with other tools `--device /dev/kfd {devices}` in the place of /dev/dri "
         "does it; the kernel hides the others, and no variable is needed",
         data={"best": best.gfx, "others": [kind for kind in kinds if kind != best.gfx]},
     )
