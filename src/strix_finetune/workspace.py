@@ -73,7 +73,7 @@ class Workspace:
 
 
 def open_workspace(options: Options, env: Mapping[str, str]) -> Workspace:
-    """Load everything and choose: the target is the largest GPU found, else the default; the channel follows from it."""
+    """Load everything and choose: the target is the largest GPU found, else the default; it decides on the channel."""
     folders = find(env)
     if options.images:
         folders = replace(folders, images=options.images)
