@@ -27,7 +27,7 @@ def main() -> None:
         env = {"PYTHONPATH": str(copy / "src")}
         driver = [PYTHON, "-m", "strix_finetune"]
         run([*driver, "build", "--engine", "docker"], cwd=copy, env=env)
-        push = [*driver, "push", f"{address}/strix-bench", "--engine", "docker"]
+        push = [*driver, "push", "--to", f"{address}/strix-bench", "--engine", "docker"]
         run(push, cwd=copy, env=env)
         built, pushed, moved = [], [], []
         for number in range(COUNT):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,27 +13,31 @@ from strix_finetune import lock as locks
 from strix_finetune.engine.base import Engine
 from strix_finetune.errors import InputError, LockError
 from strix_finetune.events import Emit, Event, LayerPlanned, Notice, SmokeResult
-from strix_finetune.execute import Built, Outcome, Reused, Work, execute
+from strix_finetune.execute import Built, Outcome, Pulled, Reused, Work, execute
 from strix_finetune.lockmodel import Lock
 from strix_finetune.logs import LayerLogs
 from strix_finetune.model import Keyed
-from strix_finetune.plan import Build, NotNeeded, Plan, Reuse, Step, make_plan
+from strix_finetune.plan import Build, NotNeeded, Plan, Pull, Reuse, Step, make_plan
 from strix_finetune.requests import Requests, log_folder
 from strix_finetune.ui import View
 from strix_finetune.workspace import Workspace
 
 if TYPE_CHECKING:
+    from strix_finetune.crew import Check
+    from strix_finetune.registry.reuse import Source
     from strix_finetune.vendor.offline import Vendored
 
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """How to build. `locked`: refuse instead of relocking; `rebuild`: the named layers, though they are up to date."""
+    """How to build. `locked`: refuse instead of relocking; `rebuild`: the named layers, though they are up to date;
+    `source`: a registry whose layers are taken instead of built."""
 
     layers: tuple[str, ...] = ()
     jobs: int = 2
     locked: bool = False
     rebuild: bool = False
+    source: Source | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +156,12 @@ def run_build(
         requests.smoke,
         lambda step: str(folder / f"{step.name}.log"),
         lambda step, image: budget.check(engine, workspace.stack, step.layer, image),
+        _puller(options.source, workspace, engine) if options.source else None,
     )
     outcomes = execute(planned.plan, engine, work, emit, jobs=options.jobs)
     for step in planned.plan.steps:
         outcome = outcomes.get(step.name)
-        if isinstance(outcome, Built) or (isinstance(outcome, Reused) and outcome.smoke):
+        if isinstance(outcome, Built) or (isinstance(outcome, Reused | Pulled) and outcome.smoke):
             record_smoke(workspace, step, outcome.image, outcome.smoke)
     _with_borrowed(workspace, planned.lock, planned.settings, emit)
     return outcomes
@@ -167,9 +172,18 @@ def announce(plan: Plan, emit: Emit) -> None:
         if isinstance(step.action, NotNeeded):
             kind = "not-needed"
         else:
-            kind = "build" if isinstance(step.action, Build) else "reuse"
+            kind = {Build: "build", Pull: "pull", Reuse: "reuse"}[type(step.action)]
         retest = isinstance(step.action, Reuse) and step.action.retest
         emit(LayerPlanned(step.name, kind, step.action.reason, step.layer.key, step.tags, retest))  # type: ignore[arg-type]
+
+
+def _puller(source: Source, workspace: Workspace, engine: Engine) -> Callable[[Step, Emit, Check], tuple[str, bool]]:
+    def pull(step: Step, emit: Emit, check: Check) -> tuple[str, bool]:
+        taken = source.take(step.layer, engine, emit, check)
+        now = tested.digests(workspace.stack, step.name)
+        return taken.image, any(taken.config.tests.get(name) != digest for name, digest in now.items())
+
+    return pull
 
 
 def record_smoke(workspace: Workspace, step: Step, image: str, results: tuple[SmokeResult, ...]) -> None:
@@ -182,7 +196,8 @@ def _plan(workspace: Workspace, layers: tuple[Keyed, ...], engine: Engine, optio
     wanted, images = graph.wanted(stack, options.layers), engine.images(names.KEY)
     tests = {node.name: tested.digests(stack, node.name) for node in stack.nodes}
     passed = tested.known(workspace.folders.state, stack, layers, images)
-    return make_plan(stack, layers, wanted, images, rebuild=options.rebuild, tests=tests, passed=passed)
+    offers = options.source.offers if options.source else None
+    return make_plan(stack, layers, wanted, images, rebuild=options.rebuild, tests=tests, passed=passed, offers=offers)
 
 
 def _lend(

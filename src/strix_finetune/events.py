@@ -24,7 +24,7 @@ class LayerPlanned:
     """`retest`: the layer is up to date, but its smoke tests are not those that it passed, and are run again."""
 
     layer: str
-    action: Literal["build", "reuse", "not-needed"]
+    action: Literal["build", "pull", "reuse", "not-needed"]
     reason: str
     key: str
     tags: tuple[str, ...]
@@ -33,12 +33,15 @@ class LayerPlanned:
 
 @dataclass(frozen=True, slots=True)
 class LayerStarted:
-    """`action`: whether the layer is built, or an existing image of it tested again."""
+    """`action`: the layer is built, an existing image of it is tested again, or it comes from or goes to a registry.
+
+    `log` is empty where none is written.
+    """
 
     layer: str
     reason: str
     log: str
-    action: Literal["build", "test"] = "build"
+    action: Literal["build", "test", "pull", "push"] = "build"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +75,13 @@ class SmokeResult:
 
 @dataclass(frozen=True, slots=True)
 class LayerDone:
-    """How a layer ended. `tested`: it existed and passed. `size` is the unpacked size of its image in bytes."""
+    """How a layer ended. `tested`: it existed and passed.
+
+    `size` in bytes: of its image, unpacked; of a layer that was pushed, what was sent for it.
+    """
 
     layer: str
-    outcome: Literal["built", "tested", "failed", "blocked"]
+    outcome: Literal["built", "tested", "pulled", "pushed", "failed", "blocked"]
     seconds: float
     image: str = ""
     size: int = 0
@@ -85,7 +91,7 @@ class LayerDone:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end of a build: names that now exist, and how many layers went which way."""
+    """The end of a build: names that now exist, and how many layers went which way. `pulled`: from a registry."""
 
     built: int
     reused: int
@@ -93,6 +99,7 @@ class Finished:
     blocked: int
     seconds: float
     image: str = ""
+    pulled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +118,58 @@ class Vendored:
     seconds: float
 
 
-Event = Notice | LayerPlanned | LayerStarted | StepProgress | StepOutput | SmokeResult | LayerDone | Finished | Vendored
+@dataclass(frozen=True, slots=True)
+class BlobProgress:
+    """A blob on its way from or to a registry, several times a second at most. Sizes in bytes.
+
+    `state`: `moving`, or how it ended: `sent`, `received`, `mounted` from another repository, `present` already.
+    """
+
+    layer: str
+    digest: str
+    state: Literal["moving", "sent", "received", "mounted", "present"]
+    done: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """The end of `push`: `tags` of `repository` are on the index `digest` now; `sent`: bytes of blobs that moved."""
+
+    repository: str
+    tags: tuple[str, ...]
+    digest: str
+    sent: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """The end of `pull`: the image's local name, its id and key, and the digest of the index that it came by."""
+
+    repository: str
+    image: str
+    id: str
+    key: str
+    digest: str
+    received: int
+    seconds: float
+
+
+Event = (
+    Notice
+    | LayerPlanned
+    | LayerStarted
+    | StepProgress
+    | StepOutput
+    | SmokeResult
+    | LayerDone
+    | Finished
+    | Vendored
+    | BlobProgress
+    | Pushed
+    | Pulled
+)
 Emit = Callable[[Event], None]
 
 

@@ -6,17 +6,15 @@ A failed layer stops its children only. Events go out, nothing is printed here.
 from __future__ import annotations
 
 import errno
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from strix_finetune import netconf
 from strix_finetune.crew import Check, Crew
 from strix_finetune.engine.base import BuildEvent, BuildRequest, Engine, StepDone, StepLog, StepStarted
-from strix_finetune.errors import BuildFailed, EngineError, Place, Problem, SmokeFailed, StrixError, WorkError
+from strix_finetune.errors import BuildFailed, EngineError, Problem, SmokeFailed, StrixError, WorkError
 from strix_finetune.events import (
     Emit,
     Finished,
@@ -27,13 +25,9 @@ from strix_finetune.events import (
     StepOutput,
     StepProgress,
 )
-from strix_finetune.plan import Build, NotNeeded, Plan, Reuse, Step
+from strix_finetune.located import located
+from strix_finetune.plan import Build, NotNeeded, Plan, Pull, Reuse, Step
 from strix_finetune.tags import move_tags
-
-# how a build step begins the line that says in one sentence why it fails
-TOLD = "strix-finetune: "
-# what apt says of a file that the lent part of a vendored archive does not have
-_ASKED = re.compile(rf"File not found - {netconf.MOUNT}/apt/(?:\S*/)?(\S+\.deb)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +46,15 @@ class Reused:
 
 
 @dataclass(frozen=True, slots=True)
+class Pulled:
+    """Fetched from a registry. `smoke`: what its tests said, where it had passed others than those of today."""
+
+    image: str
+    seconds: float
+    smoke: tuple[SmokeResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     error: StrixError
     seconds: float
@@ -64,7 +67,7 @@ class Blocked:
     by: str
 
 
-Outcome = Built | Reused | Failed | Blocked
+Outcome = Built | Reused | Pulled | Failed | Blocked
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +75,15 @@ class Work:
     """What the executor needs to know about one layer beyond its plan: how to ask for the build and how to test it.
 
     `request` may fetch and bootstrap (it is called when the layer's turn comes); `log_path` is shown to the user.
-    `weigh` raises TooLarge for an image that is larger than its layer may be.
+    `weigh` raises TooLarge for an image that is larger than its layer may be. `pull` fetches a layer from a registry
+    and returns its image, without a name, and whether its tests must be run here before it gets one.
     """
 
     request: Callable[[Step, Emit], BuildRequest]
     smoke: Callable[[Step, str, Emit], tuple[SmokeResult, ...]]
     log_path: Callable[[Step], str]
     weigh: Callable[[Step, str], None] = lambda step, image: None
+    pull: Callable[[Step, Emit, Check], tuple[str, bool]] | None = None
 
 
 def execute(plan: Plan, engine: Engine, work: Work, emit: Emit, *, jobs: int = 2) -> Mapping[str, Outcome]:
@@ -98,7 +103,7 @@ def execute(plan: Plan, engine: Engine, work: Work, emit: Emit, *, jobs: int = 2
                     outcomes[step.name] = Blocked(culprit)
                     emit(LayerDone(step.name, "blocked", 0.0, message=f"not tried, '{culprit}' failed"))
                 elif len(crew.busy) < max(1, jobs):
-                    carry_out = _one if isinstance(step.action, Build) else _retest
+                    carry_out = _CARRY_OUT[type(step.action)]
                     crew.start(step.name, partial(carry_out, step, engine, work))
                 else:
                     continue
@@ -123,7 +128,7 @@ def _reuse(step: Step, action: Reuse, engine: Engine, emit: Emit) -> Outcome:
 
 
 def _has_work(step: Step) -> bool:
-    return isinstance(step.action, Build) or (isinstance(step.action, Reuse) and step.action.retest)
+    return isinstance(step.action, Build | Pull) or (isinstance(step.action, Reuse) and step.action.retest)
 
 
 def _pending(step: Step, plan: Plan, unfinished: Set[str]) -> bool:
@@ -156,7 +161,7 @@ def _one(step: Step, engine: Engine, work: Work, emit: Emit, check: Check) -> Ou
             try:
                 image = engine.build(request, _forward(step.name, emit))
             except BuildFailed as error:
-                raise _located(error, step) from error
+                raise located(error, step) from error
             work.weigh(step, image)
             smoke = work.smoke(step, image, emit)
         check()
@@ -193,6 +198,35 @@ def _retest(step: Step, engine: Engine, work: Work, emit: Emit, check: Check) ->
     return Reused(image, smoke)
 
 
+def _fetch(step: Step, engine: Engine, work: Work, emit: Emit, check: Check) -> Outcome:
+    """Pull one layer, test it where its tests are others by now, and tag it."""
+    assert isinstance(step.action, Pull)
+    assert work.pull is not None
+    began = time.monotonic()
+    emit(LayerStarted(step.name, step.action.reason, work.log_path(step), "pull"))
+    image = ""
+    smoke: tuple[SmokeResult, ...] = ()
+    try:
+        with _disk_faults(step.name):
+            image, untested = work.pull(step, emit, check)
+            smoke = work.smoke(step, image, emit) if untested else ()
+        check()
+        move_tags(engine, image, step.tags)
+    except StrixError as error:
+        if image:
+            _discard(image, step.name, engine, emit)
+        seconds = time.monotonic() - began
+        tail = error.log_tail if isinstance(error, SmokeFailed) else ()
+        emit(LayerDone(step.name, "failed", seconds, message=str(error), log_tail=tail))
+        return Failed(error, seconds)
+    seconds = time.monotonic() - began
+    emit(LayerDone(step.name, "pulled", seconds, image=image, size=_size(image, engine)))
+    return Pulled(image, seconds, smoke)
+
+
+_CARRY_OUT = {Build: _one, Reuse: _retest, Pull: _fetch}
+
+
 @contextmanager
 def _disk_faults(layer: str) -> Iterator[None]:
     """A full disk or a file that vanished is this layer's failure and no other's."""
@@ -223,32 +257,6 @@ def _size(image: str, engine: Engine) -> int:
     return 0
 
 
-def _located(error: BuildFailed, step: Step) -> BuildFailed:
-    """The engine names a line of the rendered Dockerfile; people can only change the template behind it.
-
-    A step that knows better prints its own sentence, behind `TOLD`, with its cure after a semicolon.
-    """
-    problem, places = error.problems[0], step.layer.layer.places
-    place = problem.place
-    if place is not None and place.line is not None and places:
-        place = places[min(place.line, len(places)) - 1]
-    told = next((line for line in reversed(error.log_tail) if line.startswith(TOLD)), "").removeprefix(TOLD)
-    if told := told or _not_vendored(error.log_tail):
-        message, _, cure = told.partition("; ")
-        place = next((Place(patch) for patch in step.layer.layer.node.patches if patch.name in message), place)
-        problem = Problem(message, place, cure)
-    return BuildFailed(Problem(problem.message, place, problem.cure), log_tail=error.log_tail)
-
-
-def _not_vendored(tail: Sequence[str]) -> str:
-    """What to say when apt asks a vendored folder for a file that it does not have."""
-    file = next((found[1] for line in tail if (found := _ASKED.search(line))), "")
-    if not file:
-        return ""
-    message = f"apt asks for {file}, which was not vendored: a layer below is of another state of the archive"
-    return f"{message}; build that one anew, with --rebuild and its name"
-
-
 def _forward(layer: str, emit: Emit) -> Callable[[BuildEvent], None]:
     def forward(event: BuildEvent) -> None:
         match event:
@@ -267,5 +275,6 @@ def _summary(plan: Plan, outcomes: Mapping[str, Outcome], seconds: float) -> Fin
         return sum(isinstance(outcome, kind) for outcome in outcomes.values())
 
     final = plan.step(plan.stack.final.name)
-    good = not isinstance(final.action, NotNeeded) and isinstance(outcomes.get(final.name), Built | Reused)
-    return Finished(count(Built), count(Reused), count(Failed), count(Blocked), seconds, final.tags[-1] if good else "")
+    good = not isinstance(final.action, NotNeeded) and isinstance(outcomes.get(final.name), Built | Reused | Pulled)
+    image = final.tags[-1] if good else ""
+    return Finished(count(Built), count(Reused), count(Failed), count(Blocked), seconds, image, pulled=count(Pulled))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from strix_finetune import names
@@ -33,13 +33,20 @@ class Build:
 
 
 @dataclass(frozen=True, slots=True)
+class Pull:
+    """A registry has the layer under its key: it is fetched and nothing is built."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class NotNeeded:
     """Nothing that will be built uses this layer."""
 
     reason: str = "not needed"
 
 
-Action = Reuse | Build | NotNeeded
+Action = Reuse | Build | Pull | NotNeeded
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +90,14 @@ def make_plan(
     rebuild: bool = False,
     tests: Mapping[str, Mapping[str, str]] | None = None,
     passed: Mapping[str, Mapping[str, str]] | None = None,
+    offers: Callable[[Keyed], bool] | None = None,
 ) -> Plan:
     """Plan the wanted layers and what they are made of.
 
     A layer that exists under its key needs none of its parents; `rebuild` builds the wanted layers regardless.
     `tests`: layer → its smoke tests by name, and what each is; `passed`: image id → those that it passed. What exists
-    and is part of what was asked for is tested again where they differ.
+    and is part of what was asked for is tested again where they differ. `offers` says whether a registry has a layer
+    under its key; it is asked only for what is needed and is not here, once each.
     """
     keyed = {layer.name: layer for layer in layers}
     asked = set(wanted)
@@ -109,6 +118,8 @@ def make_plan(
             stale = stale if node.name in related else ""
             reason = f"up to date, {stale}" if stale else "up to date"
             actions[node.name] = Reuse(good.id, lost if node.name in needed else (), reason, bool(stale))
+        elif node.name in needed and not good and offers is not None and offers(layer):
+            actions[node.name] = Pull("pull, the registry has it")
         elif node.name in needed:
             previous = by_tag.get(names.moving_ref(node.name, stack.target.id))
             actions[node.name] = Build("rebuild, asked for", afresh=True) if good else Build(why(layer, previous))

@@ -206,25 +206,69 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@dataclass
+class Depot:
+    """Debian's docker-registry on a free loopback port, with a store of its own; it may be killed and started again."""
+
+    folder: Path
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"localhost:{self.port}"
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    def stored(self) -> int:
+        """Bytes of all that it holds, with what it writes about it."""
+        return sum(path.stat().st_size for path in self.store.rglob("*") if path.is_file())
+
+    def blob(self, digest: str) -> Path:
+        hexadecimal = digest.removeprefix("sha256:")
+        return self.store / f"docker/registry/v2/blobs/sha256/{hexadecimal[:2]}/{hexadecimal}/data"
+
+    def start(self) -> None:
+        program = shutil.which("docker-registry")
+        assert program, "docker-registry is not installed; install it (Debian: apt install docker-registry)"
+        config = self.folder / "config.yml"
+        config.write_text(
+            f"version: 0.1\nstorage:\n  filesystem:\n    rootdirectory: {self.store}\n  delete:\n    enabled: true\n"
+            f"http:\n  addr: 127.0.0.1:{self.port}\n  secret: of these tests\n"
+        )
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen([program, "serve", str(config)], stdout=log, stderr=log)
+        for _ in range(200):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            assert self.process.poll() is None, (self.folder / "log").read_text()
+            time.sleep(0.05)
+        raise AssertionError("docker-registry does not answer")
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
 @pytest.fixture(scope="session")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Debian's docker-registry on a free loopback port; yields "localhost:PORT"."""
-    program = shutil.which("docker-registry")
-    assert program, "docker-registry is not installed; install it (Debian: apt install docker-registry)"
-    folder, port = tmp_path_factory.mktemp("registry"), free_port()
-    (folder / "config.yml").write_text(
-        f"version: 0.1\nstorage:\n  filesystem:\n    rootdirectory: {folder}/store\nhttp:\n  addr: 127.0.0.1:{port}\n"
-    )
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen([program, "serve", str(folder / "config.yml")], stdout=log, stderr=log)
-    try:
-        for _ in range(100):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            assert server.poll() is None, (folder / "log").read_text()
-            time.sleep(0.1)
-        yield f"localhost:{port}"
-    finally:
-        server.terminate()
-        server.wait()
+    """A registry for all tests that only need one; yields "localhost:PORT"."""
+    depot = Depot(tmp_path_factory.mktemp("registry"))
+    depot.start()
+    yield depot.address
+    depot.kill()
+
+
+@pytest.fixture
+def depot(tmp_path: Path) -> Iterator[Depot]:
+    """A registry for one test, empty at its beginning."""
+    made = Depot(tmp_path / "registry")
+    made.folder.mkdir()
+    made.start()
+    yield made
+    made.kill()

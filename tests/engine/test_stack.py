@@ -435,15 +435,15 @@ def test_both_engines_give_the_same_keys(tmp_path_factory: pytest.TempPathFactor
 
 def test_push_and_pull_by_the_command_line(place: Place, registry: str, connection: Engine) -> None:
     assert place.strix("build").returncode == 0
-    pushed = place.strix("push", f"{registry}/stack/demo")
+    pushed = place.strix("push", "--to", f"{registry}/stack/demo")
     assert pushed.returncode == 0, pushed.stderr
     assert f"{registry}/stack/demo:{TARGET}@sha256:" in pushed.stdout
     connection.untag(names.final_ref(TARGET))
-    pulled = place.strix("pull", f"{registry}/stack/demo")
+    pulled = place.strix("pull", "--from", f"{registry}/stack/demo")
     assert pulled.returncode == 0, pulled.stderr
     assert connection.image(names.final_ref(TARGET)) is not None
-    missing = place.strix("pull", f"{registry}/stack/nothing")
-    assert missing.returncode == 1
+    missing = place.strix("pull", "--from", f"{registry}/stack/nothing")
+    assert missing.returncode == 2
     assert missing.stderr.startswith("error: ") or "error: " in missing.stderr
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,12 @@ from strix_finetune import cli, names, tested
 from strix_finetune.engine.base import Image
 from strix_finetune.events import SmokeResult
 from strix_finetune.model import Keyed, Stack
+from strix_finetune.oci.descriptor import CONFIG, Content, Packed, image_manifest
+from strix_finetune.oci.layout import Layout
 from strix_finetune.plan import tags_of
 from tests.conftest import Images
 from tests.fakes import FakeEngine
+from tests.unit.registry_double import double
 
 
 @pytest.fixture
@@ -115,6 +119,7 @@ def test_a_record_that_is_none(site: Images, content: str) -> None:
     assert list(known(site, image(site.render()["base"]))) == ["sha256:1"]
 
 
+INDEX_DIGEST = "sha256:index"
 LOCK = """format = 1
 channel = "debian"
 target = "gfx1151"
@@ -136,22 +141,29 @@ def test_nothing_is_pushed_that_has_not_passed_its_tests_of_today(
     for name, layer in keyed.items():
         labels = {names.KEY: layer.key, names.TESTS: tested.label(tested.digests(stack, name))}
         engine.add(labels, *tags_of(layer, stack))
-    pushed: list[str] = []
+    packed: list[str] = []
 
-    def push(ref: str, on_status: Callable[[str], None]) -> str:
-        pushed.append(ref)
-        return "sha256:0"
+    def export(engine: object, image: str, parents: Sequence[str], folder: Path, **more: object) -> Layout:
+        config = Content.of(CONFIG, b"{}")
+        made = {ref: Packed(image_manifest(config.descriptor, (), {}), config, ()) for ref in (*parents, image)}
+        packed.extend(made)
+        return Layout(folder, made)
 
-    monkeypatch.setattr(engine, "push", push)
+    monkeypatch.setattr("strix_finetune.oci.layout.export", export)
     monkeypatch.setattr("strix_finetune.engine.select.connect", lambda kind, env: engine)
     monkeypatch.setenv("XDG_STATE_HOME", str(site.root / "state"))
-    command = ["push", "localhost:1/x/demo", "--images", str(site.path), "--target", "gfx1151", "--channel", "debian"]
-    assert cli.main(command) == 0
-    assert len(pushed) == 2
-    site.write("images/app/smoke/gpu.sh", "#!/bin/sh\nexit 1\n", executable=True)
-    capsys.readouterr()
-    assert cli.main(command) == 1
-    assert len(pushed) == 2
+    monkeypatch.setenv("XDG_CACHE_HOME", str(site.root / "cache"))
+    with double() as served:
+        where = ["--to", f"{served.address.removeprefix('http://')}/x/demo"]
+        command = ["push", *where, "--images", str(site.path), "--target", "gfx1151", "--channel", "debian"]
+        assert cli.main(command) == 0
+        assert len(packed) == 2
+        assert f"/x/demo:gfx1151@{INDEX_DIGEST}" in re.sub("sha256:.{64}", INDEX_DIGEST, capsys.readouterr().out)
+        site.write("images/app/smoke/gpu.sh", "#!/bin/sh\nexit 1\n", executable=True)
+        log = len(served.log)
+        assert cli.main(command) == 1
+        assert len(served.log) == log
+    assert len(packed) == 2
     assert capsys.readouterr().err == (
         "error: the final image is up to date, smoke test app/gpu.sh changed; run 'strix-finetune build' first\n"
     )

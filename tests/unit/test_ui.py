@@ -16,12 +16,15 @@ from hypothesis import strategies as st
 
 from strix_finetune import events
 from strix_finetune.events import (
+    BlobProgress,
     Event,
     Finished,
     LayerDone,
     LayerPlanned,
     LayerStarted,
     Notice,
+    Pulled,
+    Pushed,
     SmokeResult,
     StepOutput,
     StepProgress,
@@ -63,6 +66,17 @@ EVENTS: list[tuple[Event, list[str]]] = [
         Vendored("debian-cpu", "/v", 200, 7 * 10**8, 0, 0, 1.0),
         ["/v: debian-cpu is complete, 200 files, 700 MB, nothing was fetched, in 1.0 s"],
     ),
+    (LayerPlanned("a", "pull", "pull, the registry has it", "k", ()), ["a: pull, the registry has it"]),
+    (LayerStarted("a", "r/x:a", "", "push"), ["a: pushing, r/x:a"]),
+    (BlobProgress("a", f"sha256:{'1' * 64}", "moving", 1, 2), []),
+    (BlobProgress("a", f"sha256:{'1' * 64}", "sent", 2_000_000, 2_000_000), ["a:   111111111111 sent, 2 MB"]),
+    (BlobProgress("a", f"sha256:{'1' * 64}", "mounted", 2000, 2000), ["a:   111111111111 mounted, 2 kB"]),
+    (BlobProgress("a", f"sha256:{'1' * 64}", "present", 2, 2), []),
+    (LayerDone("a", "pulled", 2.0, "sha256:1", 5), ["a: pulled in 2.0 s"]),
+    (LayerDone("a", "pushed", 2.0, "sha256:1", 5_000_000), ["a: pushed in 2.0 s, 5 MB sent"]),
+    (Finished(1, 0, 0, 0, 1.0, "x:y", pulled=2), ["1 built, 2 pulled in 1.0 s: x:y"]),
+    (Pushed("r/x", ("a-1", "a"), "sha256:1", 5000, 1.0), ["r/x: a-1, a pushed, 5 kB sent, in 1.0 s"]),
+    (Pulled("r/x", "l/y:a", "sha256:2", "k", "sha256:1", 0, 1.0), ["l/y:a: pulled from r/x, 0 kB received, in 1.0 s"]),
 ]
 
 
@@ -101,6 +115,9 @@ PUBLIC: dict[type[Any], set[str]] = {
     LayerDone: {"layer", "outcome", "seconds", "image", "size", "message", "log_tail"},
     Finished: {"built", "reused", "failed", "blocked", "seconds", "image"},
     Vendored: {"lock", "folder", "files", "size", "fetched_files", "fetched_size", "seconds"},
+    BlobProgress: {"layer", "digest", "state", "done", "size"},
+    Pushed: {"repository", "tags", "digest", "sent", "seconds"},
+    Pulled: {"repository", "image", "id", "key", "digest", "received", "seconds"},
 }
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from strix_finetune.builder import BuildOptions, Planned
     from strix_finetune.engine.base import Engine
     from strix_finetune.events import Emit
+    from strix_finetune.registry.reuse import Source
 
 
 @click.command()
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Take every input from DIR, which 'vendor DIR' made; no network is touched.",
 )
-def plan(layers: tuple[str, ...], options: Options, as_json: bool, locked: bool, offline: Path | None) -> int:
+@click.option("--from", "source", default="", metavar="REGISTRY", help="Pull layers that REGISTRY has under their key.")
+def plan(
+    layers: tuple[str, ...], options: Options, as_json: bool, locked: bool, offline: Path | None, source: str
+) -> int:
     """Show what a build would do with each layer, and why. Without LAYERS: the whole stack."""
     from strix_finetune.builder import BuildOptions, Reporter, announce
     from strix_finetune.engine.select import connect
@@ -41,7 +45,7 @@ def plan(layers: tuple[str, ...], options: Options, as_json: bool, locked: bool,
     view = make_view(json=as_json)
     try:
         report = Reporter(view)
-        build_options = BuildOptions(layers, locked=locked)
+        build_options = BuildOptions(layers, locked=locked, source=_source(source, workspace, options, report))
         made = _planned(workspace, engine, build_options, report, options, offline)
         announce(made.plan, report)
     finally:
@@ -63,6 +67,7 @@ def plan(layers: tuple[str, ...], options: Options, as_json: bool, locked: bool,
     metavar="DIR",
     help="Take every input from DIR, which 'vendor DIR' made; no network is touched.",
 )
+@click.option("--from", "source", default="", metavar="REGISTRY", help="Pull layers that REGISTRY has under their key.")
 @click.option("--dry-run", is_flag=True, help="The same as plan.")
 @click.pass_context
 def build(
@@ -74,6 +79,7 @@ def build(
     locked: bool,
     rebuild: bool,
     offline: Path | None,
+    source: str,
     dry_run: bool,
 ) -> int:
     """Build LAYERS (default: the whole stack) that are not up to date, smoke-test them, and move their tags."""
@@ -89,7 +95,7 @@ def build(
 
     if dry_run:
         code: int = context.invoke(
-            plan, layers=layers, as_json=as_json, locked=locked, offline=offline, **spread(options)
+            plan, layers=layers, as_json=as_json, locked=locked, offline=offline, source=source, **spread(options)
         )
         return code
     workspace = open_workspace(options, os.environ)
@@ -103,7 +109,8 @@ def build(
             from strix_finetune.events import Notice
 
             report(Notice(f"removed {reaped} container{'s' * (reaped > 1)} that an earlier run had left"))
-        build_options = BuildOptions(layers, jobs, locked, rebuild)
+        registry = _source(source, workspace, options, report)
+        build_options = BuildOptions(layers, jobs, locked, rebuild, registry)
         made = _planned(workspace, engine, build_options, report, options, offline)
         outcomes = run_build(made, workspace, engine, build_options, report)
     finally:
@@ -115,6 +122,17 @@ def build(
         wanted = graph.wanted(workspace.stack, layers)
         remember_outcome(made.plan, outcomes, wanted, workspace, options, as_json)
     return 1 if failed else 0
+
+
+def _source(address: str, workspace: Workspace, options: Options, emit: Emit) -> Source | None:
+    """The registry whose layers are taken instead of built."""
+    if not address:
+        return None
+    from strix_finetune.cli.registry import open_registry
+    from strix_finetune.registry.reuse import Source
+
+    registry = open_registry(address, options, emit)
+    return Source(registry, workspace.stack.target.id, workspace.folders.cache / "pulls", emit)
 
 
 def _planned(

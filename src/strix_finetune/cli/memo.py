@@ -11,7 +11,7 @@ from pathlib import Path
 from strix_finetune import fast
 from strix_finetune.engine.select import socket_path
 from strix_finetune.events import Event, Finished, LayerPlanned, as_json
-from strix_finetune.execute import Built, Outcome, Reused
+from strix_finetune.execute import Built, Outcome, Pulled, Reused
 from strix_finetune.plan import Plan
 from strix_finetune.ui.plain import plain_lines
 from strix_finetune.workspace import Options, Workspace
@@ -35,14 +35,14 @@ def remember_outcome(
     events: list[Event] = []
     for step in plan.steps:
         outcome = outcomes.get(step.name)
-        if isinstance(outcome, Built | Reused):
+        if isinstance(outcome, Built | Reused | Pulled):
             # the other names of a layer that nobody asked for are not set again when they are lost
             tags |= dict.fromkeys(step.tags if step.name in wanted else step.tags[:1], outcome.image)
             events.append(LayerPlanned(step.name, "reuse", "up to date", step.layer.key, step.tags))
         else:
             events.append(LayerPlanned(step.name, "not-needed", "not needed", step.layer.key, step.tags))
     final = plan.step(plan.stack.final.name)
-    image = final.tags[-1] if isinstance(outcomes.get(final.name), Built | Reused) else ""
+    image = final.tags[-1] if isinstance(outcomes.get(final.name), Built | Reused | Pulled) else ""
     events.append(Finished(0, len(outcomes), 0, 0, _SECONDS, image))
     if as_json_lines:
         text = "".join(json.dumps(as_json(event), ensure_ascii=False) + "\n" for event in events)

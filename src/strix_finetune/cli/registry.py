@@ -1,77 +1,168 @@
-"""push, pull: one layer's or the final image's names to and from a registry."""
+"""push, pull: tested images to and from a registry."""
 
 from __future__ import annotations
 
 import os
-import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
-from strix_finetune.cli.options import image_options
+from strix_finetune.cli.options import image_options, json_option
 from strix_finetune.workspace import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from strix_finetune.events import Emit
+    from strix_finetune.oci.descriptor import Packed
+    from strix_finetune.registry.client import Registry
+    from strix_finetune.workspace import Workspace
+
+VARIABLE = "STRIX_REGISTRY"
 
 
 @click.command()
-@click.argument("repository")
+@click.argument("wanted", required=False, default="", metavar="[TARGET]")
+@click.option(
+    "--to", "address", envvar=VARIABLE, default="", metavar="REGISTRY", help=f"HOST[:PORT]/NAME. Default: ${VARIABLE}."
+)
+@click.option("--builders", is_flag=True, help="Also push the layers that are only built with.")
+@click.option("--force", is_flag=True, help="Take names over from the release of another channel.")
 @image_options
-def push(repository: str, options: Options) -> int:
-    """Push the final image, if its tests passed, to REPOSITORY (host/name): as :TARGET and by its key."""
-    from strix_finetune import names
-    from strix_finetune.builder import make_offline_plan
+@json_option
+def push(wanted: str, address: str, builders: bool, force: bool, options: Options, as_json: bool) -> int:
+    """Push the image of TARGET and the layers that it stands on, if their tests passed, by key and by name."""
+    from datetime import UTC, datetime
+
+    from strix_finetune.builder import Reporter, make_offline_plan
     from strix_finetune.engine.select import connect
-    from strix_finetune.errors import InputError, WorkError
-    from strix_finetune.plan import Reuse
+    from strix_finetune.registry.push import Push, groups_of
+    from strix_finetune.ui import make_view
     from strix_finetune.workspace import open_workspace
 
-    if ":" in repository.rsplit("/", 1)[-1] or "/" not in repository:
-        raise InputError(f"'{repository}' is not a repository", cure="name it as HOST/NAME, without a tag")
+    options = _with_target(options, wanted)
+    if not address:
+        raise _no_address("--to")
     workspace = open_workspace(options, os.environ)
     engine = connect(options.engine, os.environ)  # type: ignore[arg-type]
+    view = make_view(json=as_json)
     try:
-        plan, _ = make_offline_plan(workspace, engine)
-        step = plan.step(workspace.stack.final.name)
-        if not isinstance(step.action, Reuse):
-            raise WorkError("the final image is not up to date", cure="run 'strix-finetune build' first")
-        if step.action.retest:
-            raise WorkError(f"the final image is {step.action.reason}", cure="run 'strix-finetune build' first")
-        target = workspace.stack.target.id
-        for tag in (f"{target}-{step.layer.key[: names.KEY_DIGITS]}", target):
-            remote = f"{repository}:{tag}"
-            engine.tag(step.action.image, remote)
-            try:
-                digest = engine.push(remote, lambda line: print(line, file=sys.stderr))
-            finally:
-                engine.untag(remote)
-            click.echo(f"{remote}@{digest}")
+        report = Reporter(view)
+        plan, lock = make_offline_plan(workspace, engine)
+        groups = groups_of(plan, report, builders=builders)
+
+        def pack(images: Sequence[str], folder: Path) -> Mapping[str, Packed]:
+            from strix_finetune.events import Notice
+            from strix_finetune.oci.layout import export, groups_of, lock_epoch
+
+            split = groups_of(workspace.stack)
+            *parents, image = images
+            epoch = lock_epoch(lock)
+            said = export(engine, image, parents, folder, epoch=epoch, groups=split, tell=lambda t: report(Notice(t)))
+            return said.packed
+
+        result = Push(
+            registry=open_registry(address, options, report),
+            engine=engine,
+            stack=workspace.stack,
+            state=workspace.folders.state,
+            cache=workspace.folders.cache,
+            pack=pack,
+            emit=report,
+            created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            revision=_revision(workspace),
+            default=workspace.stack.target.id == workspace.project.default_target,
+            force=force,
+        ).run(groups)
     finally:
+        view.close()
         engine.close()
+    if not as_json:
+        for tag in result.tags:
+            click.echo(f"{result.repository}:{tag}@{result.digest}")
     return 0
 
 
 @click.command()
-@click.argument("repository")
+@click.argument("wanted", required=False, default="", metavar="[TARGET]")
+@click.option(
+    "--from",
+    "address",
+    envvar=VARIABLE,
+    default="",
+    metavar="REGISTRY",
+    help=f"HOST[:PORT]/NAME. Default: ${VARIABLE}.",
+)
+@click.option("--tag", default="", metavar="NAME", help="A name or digest of a release. Default: the target's newest.")
 @image_options
-def pull(repository: str, options: Options) -> int:
-    """Pull REPOSITORY:TARGET and give it this project's local name; an image of another target is refused."""
-    from strix_finetune import names
+@json_option
+def pull(wanted: str, address: str, tag: str, options: Options, as_json: bool) -> int:
+    """Pull the image of TARGET (default: the GPU found), check it, and name it as if it had been built here."""
+    from strix_finetune.builder import Reporter
     from strix_finetune.engine.select import connect
-    from strix_finetune.errors import WorkError
+    from strix_finetune.registry import pull as pulling
+    from strix_finetune.ui import make_view
     from strix_finetune.workspace import open_workspace
 
+    options = _with_target(options, wanted)
+    if not address:
+        raise _no_address("--from")
     workspace = open_workspace(options, os.environ)
     target = workspace.stack.target.id
     engine = connect(options.engine, os.environ)  # type: ignore[arg-type]
+    view = make_view(json=as_json)
     try:
-        remote = f"{repository}:{target}"
-        image = engine.pull(remote, lambda line: print(line, file=sys.stderr))
-        held = image.labels.get(names.TARGET)
-        if held != target or names.KEY not in image.labels:
-            engine.untag(remote)
-            what = f"is made for {held}" if held else "is not one of this project"
-            raise WorkError(f"the image {remote} {what}", cure=f"it should be made for {target}: check the repository")
-        engine.tag(image.id, names.final_ref(target))
-        engine.untag(remote)
-        click.echo(f"{names.final_ref(target)}, key {image.labels[names.KEY][: names.KEY_DIGITS]}")
+        report = Reporter(view)
+        registry = open_registry(address, options, report)
+        found = pulling.find(registry, tag or target, target, workspace.project.targets)
+        result = pulling.pull(engine, registry, found, target, workspace.folders.cache / "pulls", report)
     finally:
+        view.close()
         engine.close()
+    if not as_json:
+        click.echo(f"{result.image}, key {result.key[:12]}")
     return 0
+
+
+def open_registry(address: str, options: Options, emit: Emit) -> Registry:
+    """The repository of an address, with this host's network settings and its engine's logins."""
+    from strix_finetune import netconf
+    from strix_finetune.events import Notice
+    from strix_finetune.registry import client, repository
+
+    settings = netconf.collect(os.environ, options.network)
+    return client.connect(repository.parse(address), settings, os.environ, say=lambda text: emit(Notice(text)))
+
+
+def _with_target(options: Options, target: str) -> Options:
+    from strix_finetune.errors import InputError
+
+    if target and options.target and target != options.target:
+        raise InputError(f"both {target} and --target {options.target} are named", cure="name one target")
+    return replace(options, target=target or options.target)
+
+
+def _no_address(option: str) -> Exception:
+    from strix_finetune.errors import InputError
+
+    return InputError("no registry is named", cure=f"add {option} HOST/NAME, or set {VARIABLE}")
+
+
+def _revision(workspace: Workspace) -> str:
+    """The commit that the definitions are of; empty where they are not a checkout, or somebody changed them."""
+    import subprocess
+
+    folder = str(workspace.folders.images)
+    try:
+        done = subprocess.run(
+            ["git", "-C", folder, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return "" if done.stdout.strip().endswith("-dirty") else done.stdout.strip()

@@ -23,6 +23,8 @@ PIECE = 48 << 20
 # cuts in a row without a byte more
 _FRUITLESS = 5
 _RANGE = re.compile(r"(?:bytes=)?0-(\d+)")
+# what a registry says of an upload that it does not know any more, or of which it has another part than we think
+_GIVEN_UP = (404, 416)
 _OCTETS = "application/octet-stream"
 
 
@@ -70,7 +72,7 @@ class Upload:
         return False
 
     def _send(self, done: int) -> None:
-        """Send what is missing, then name the digest. Raises Unreachable at the first cut."""
+        """Send what is missing, then name the digest. Raises Unreachable at the first cut, or when it was given up."""
         size = self._content.descriptor.size
         if done == 0 and size <= self._piece:
             self._finish(Body(size, lambda: self._part(0, size)))
@@ -94,10 +96,13 @@ class Upload:
     ) -> requests.Response:
         if not body:
             headers = headers | {"Content-Length": "0"}
+        known = (*ok, *_GIVEN_UP)
         answer = self._http.ask(
-            method, url, doing=self._doing, ok=ok, headers=headers, body=body, write=True, again=False
+            method, url, doing=self._doing, ok=known, headers=headers, body=body, write=True, again=False
         )
         answer.close()
+        if answer.status_code in _GIVEN_UP:
+            raise Unreachable(Problem(f"could not {self._doing}: the registry gave an upload up", cure="push again"))
         return answer
 
     def _held(self) -> int:

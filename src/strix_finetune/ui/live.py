@@ -10,8 +10,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from strix_finetune.events import Event, LayerDone, LayerPlanned, LayerStarted, StepOutput, StepProgress
-from strix_finetune.ui.plain import plain_lines, printable, shorten
+from strix_finetune.events import BlobProgress, Event, LayerDone, LayerPlanned, LayerStarted, StepOutput, StepProgress
+from strix_finetune.ui.plain import megabytes, plain_lines, printable, shorten
 
 
 class LiveView:
@@ -31,7 +31,10 @@ class LiveView:
                 self._busy[layer] = (self._busy[layer][0], shorten(printable(step), 70), "")
             case StepOutput(layer=layer, text=text) if layer in self._busy:
                 self._busy[layer] = (*self._busy[layer][:2], printable(text))
-            case StepProgress():
+            case BlobProgress(layer=layer, state="moving", digest=digest, done=done, size=size) if layer in self._busy:
+                part = f"{digest.removeprefix('sha256:')[:12]} {megabytes(done)} of {megabytes(size)}"
+                self._busy[layer] = (self._busy[layer][0], part, "")
+            case StepProgress() | BlobProgress():
                 pass
             case _:
                 if isinstance(event, LayerDone):
@@ -60,9 +63,7 @@ class LiveView:
 
 def _styled(event: Event, line: str) -> Text:
     if isinstance(event, LayerDone):
-        return Text(
-            line, style={"built": "green", "tested": "green", "failed": "red", "blocked": "yellow"}[event.outcome]
-        )
+        return Text(line, style={"failed": "red", "blocked": "yellow"}.get(event.outcome, "green"))
     if isinstance(event, LayerPlanned):
         return Text(line, style="dim" if event.action == "reuse" else "")
     return Text(line)

@@ -6,12 +6,15 @@ import re
 from typing import TextIO
 
 from strix_finetune.events import (
+    BlobProgress,
     Event,
     Finished,
     LayerDone,
     LayerPlanned,
     LayerStarted,
     Notice,
+    Pulled,
+    Pushed,
     SmokeResult,
     StepProgress,
     Vendored,
@@ -42,18 +45,22 @@ def plain_lines(event: Event) -> list[str]:
     match event:
         case Notice(message=message):
             return [message]
-        case LayerPlanned(layer=layer, action="reuse" | "build", reason=reason):
+        case LayerPlanned(layer=layer, action="reuse" | "build" | "pull", reason=reason):
             return [f"{layer}: {reason}"]
         case LayerStarted(layer=layer, log=log, action=action):
-            return [f"{layer}: {action}ing, log in {log}"]
+            return [f"{layer}: {action}ing{f', log in {log}' if log else f', {event.reason}'}"]
+        case BlobProgress(layer=layer, digest=digest, state="sent" | "received" | "mounted" as state, size=size):
+            return [f"{layer}:   {digest.removeprefix('sha256:')[:12]} {state}, {megabytes(size)}"]
         case StepProgress(layer=layer, step=step, cached=cached, seconds=seconds) if seconds is not None:
             return [f"{layer}:   {shorten(step)} ({'cached' if cached else f'{seconds:.1f} s'})"]
         case SmokeResult(layer=layer, test=test, state=state, detail=detail):
             return [f"{layer}:   smoke {test}: {MARKS[state]}{f', {detail}' if detail else ''}"]
         case LayerDone(layer=layer, outcome="built", seconds=seconds, size=size):
             return [f"{layer}: built in {seconds:.1f} s, {megabytes(size)}"]
-        case LayerDone(layer=layer, outcome="tested", seconds=seconds):
-            return [f"{layer}: tested in {seconds:.1f} s"]
+        case LayerDone(layer=layer, outcome="tested" | "pulled" as outcome, seconds=seconds):
+            return [f"{layer}: {outcome} in {seconds:.1f} s"]
+        case LayerDone(layer=layer, outcome="pushed", seconds=seconds, size=size):
+            return [f"{layer}: pushed in {seconds:.1f} s, {megabytes(size)} sent"]
         case LayerDone(layer=layer, outcome="blocked", message=message):
             return [f"{layer}: {message}"]
         case LayerDone(layer=layer, outcome="failed", seconds=seconds, message=message, log_tail=tail):
@@ -67,6 +74,10 @@ def plain_lines(event: Event) -> list[str]:
         case Vendored(lock=lock, folder=folder, files=files, size=size, seconds=seconds):
             new = f"{event.fetched_files} of them fetched" if event.fetched_files else "nothing was fetched"
             return [f"{folder}: {lock} is complete, {files} files, {megabytes(size)}, {new}, in {seconds:.1f} s"]
+        case Pushed(repository=repository, tags=tags, sent=sent, seconds=seconds):
+            return [f"{repository}: {', '.join(tags)} pushed, {megabytes(sent)} sent, in {seconds:.1f} s"]
+        case Pulled(repository=repository, image=image, received=received, seconds=seconds):
+            return [f"{image}: pulled from {repository}, {megabytes(received)} received, in {seconds:.1f} s"]
     return []
 
 
@@ -79,6 +90,7 @@ def printable(text: str) -> str:
 def summary(event: Finished) -> str:
     counts = [
         (event.built, "built"),
+        (event.pulled, "pulled"),
         (event.reused, "up to date"),
         (event.failed, "failed"),
         (event.blocked, "not tried"),

@@ -1,0 +1,123 @@
+"""Blobs from a registry into an engine's store: only the layers that it lacks travel."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from strix_finetune import names
+from strix_finetune.engine.base import Engine
+from strix_finetune.errors import EngineError, Problem
+from strix_finetune.events import Emit
+from strix_finetune.model import Keyed
+from strix_finetune.oci.descriptor import Descriptor
+from strix_finetune.registry import moves, trust
+from strix_finetune.registry.client import Registry
+from strix_finetune.registry.release import Offer
+from strix_finetune.registry.together import Check
+from strix_finetune.registry.trust import Config
+
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An image that is in the engine's store now, without a name. `received`: bytes of blobs that were fetched."""
+
+    image: str
+    config: Config
+    received: int
+
+
+def take(
+    engine: Engine,
+    registry: Registry,
+    offer: Offer,
+    place: str,
+    folder: Path,
+    emit: Emit,
+    *,
+    wanted: Keyed | None = None,
+    check: Check = lambda: None,
+) -> Taken:
+    """Verify an image by its configuration, fetch the layers that the engine lacks, and load it.
+
+    `offer` was checked by `check_offer`. Blobs lie in `folder` until they are loaded; those of an attempt that was cut
+    off are gone on with. Raises Untrusted, another RegistryError, or EngineError.
+    """
+    config = trust.check_config(registry.small(offer.config), offer, place, wanted)
+    layer = offer.annotations[names.LAYER]
+    if engine.image(offer.config.digest) is not None:
+        return Taken(offer.config.digest, config, 0)
+    held = _held(engine, config.diff_ids)
+    lacking = offer.layers[held:]
+    with _alone(folder / offer.config.digest.replace(":", "-")) as own:
+
+        def path(what: Descriptor) -> Path:
+            return own / what.digest.replace(":", "-")
+
+        received = moves.receive(registry, lacking, path, layer, emit, check)
+        check()
+        files = [None] * held + [path(what) for what in lacking]
+        engine.load(lambda: archive(config, files))
+        shutil.rmtree(own)
+    if engine.image(offer.config.digest) is None:
+        raise EngineError(
+            Problem(f"the engine loaded {place} as another image than {offer.config.digest[:19]}", cure="pull again")
+        )
+    return Taken(offer.config.digest, config, received)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[Path]:
+    """A folder for the blobs of one image, which no other process fills meanwhile."""
+    import fcntl
+
+    folder.mkdir(parents=True, exist_ok=True)
+    # beside the folder: that is removed in the end
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder.mkdir(exist_ok=True)
+        yield folder
+
+
+def archive(config: Config, layers: Sequence[Path | None]) -> Iterator[bytes]:
+    """Stream an image in `docker save`'s form; a layer that the engine has already is named only."""
+    listed = [{"Config": "config.json", "RepoTags": None, "Layers": [f"{number}.tar" for number in range(len(layers))]}]
+    yield from _member("manifest.json", io.BytesIO(json.dumps(listed).encode()))
+    yield from _member("config.json", io.BytesIO(config.content))
+    for number, path in enumerate(layers):
+        if path is not None:
+            with path.open("rb") as stream:
+                yield from _member(f"{number}.tar", stream)
+    yield bytes(tarfile.BLOCKSIZE * 2)
+
+
+def _held(engine: Engine, wanted: tuple[str, ...]) -> int:
+    """How many of the lowest layers the engine can take from its own images. Podman wants every layer of an archive."""
+    if engine.info.kind != "docker":
+        return 0
+    best = 0
+    for image in engine.images(names.KEY):
+        found = engine.configuration(image.id) or {}
+        own = (found.get("rootfs") or {}).get("diff_ids") or []
+        same = next((number for number, (a, b) in enumerate(zip(own, wanted, strict=False)) if a != b), None)
+        best = max(best, min(len(own), len(wanted)) if same is None else same)
+    return best
+
+
+def _member(name: str, stream: IO[bytes]) -> Iterator[bytes]:
+    info = tarfile.TarInfo(name)
+    info.size = stream.seek(0, io.SEEK_END)
+    stream.seek(0)
+    yield info.tobuf(tarfile.GNU_FORMAT)
+    while block := stream.read(_BLOCK):
+        yield block
+    yield bytes(-info.size % tarfile.BLOCKSIZE)

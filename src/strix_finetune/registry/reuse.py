@@ -1,0 +1,67 @@
+"""`build --from`: layers that a registry has under the key that is to be built, asked for once each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from strix_finetune.engine.base import Engine
+from strix_finetune.events import Emit, Notice
+from strix_finetune.model import Keyed
+from strix_finetune.registry import loading, release, trust
+from strix_finetune.registry.client import Registry
+from strix_finetune.registry.faults import Untrusted
+from strix_finetune.registry.loading import Taken
+from strix_finetune.registry.release import Offer
+from strix_finetune.registry.together import Check
+
+
+@dataclass
+class Source:
+    """A registry to take layers of one target from. `folder`: where blobs lie until they are loaded."""
+
+    registry: Registry
+    target: str
+    folder: Path
+    emit: Emit
+    _asked: dict[str, Offer | None] = field(default_factory=dict)
+
+    def offers(self, layer: Keyed) -> bool:
+        """Whether the registry has the layer under its key, in one request.
+
+        What it has under that name and is not that layer is told and passed over. Raises RegistryError where the
+        registry cannot be asked.
+        """
+        if layer.key not in self._asked:
+            self._asked[layer.key] = self._ask(layer)
+        return self._asked[layer.key] is not None
+
+    def take(self, layer: Keyed, engine: Engine, emit: Emit, check: Check) -> Taken:
+        """Load a layer that is offered, without a name. Raises RegistryError or EngineError."""
+        offer = self._asked[layer.key]
+        assert offer is not None
+        return loading.take(
+            engine, self.registry, offer, self._place(layer), self.folder, emit, wanted=layer, check=check
+        )
+
+    def _ask(self, layer: Keyed) -> Offer | None:
+        served = self.registry.manifest(self._tag(layer))
+        if served is None:
+            return None
+        place = self._place(layer)
+        try:
+            offer = release.read_offer(served)
+            trust.check_offer(offer, place, target=self.target, wanted=layer)
+        except ValueError as error:
+            self.emit(Notice(f"{place} is not used: {error}"))
+            return None
+        except Untrusted as error:
+            self.emit(Notice(f"not used: {error.problems[0].message}"))
+            return None
+        return offer
+
+    def _tag(self, layer: Keyed) -> str:
+        return release.key_tag(layer.name, self.target, layer.key)
+
+    def _place(self, layer: Keyed) -> str:
+        return self.registry.repository.at(self._tag(layer))
