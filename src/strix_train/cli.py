@@ -9,6 +9,7 @@ import click
 
 from strix_train import __version__
 from strix_train.cli_after import evaluate, export, report
+from strix_train.cli_bench import bench
 
 _PATH = click.Path(path_type=Path)
 
@@ -32,6 +33,7 @@ def cli() -> None:
     train RECIPE                 train; the same as `train run RECIPE`
     train check RECIPE           look for faults in recipe and data, loading nothing heavy
     train estimate RECIPE        memory and time that it would take, on this device or another
+    train bench MODEL            step time and memory of adapters and backends, on this device
     train schema                 the JSON schema of recipes, for editors
     train generate RUN -p "…"    ask the trained model
     train eval RUN               measure it on held-out rows and questions
@@ -180,5 +182,5 @@ def import_(gguf: Path, folder: Path, dtype: str, sha256: str | None) -> int:
     return 0
 
 
-for command in (evaluate, export, report):
+for command in (bench, evaluate, export, report):
     cli.add_command(command)
