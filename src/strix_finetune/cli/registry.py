@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,15 +14,16 @@ from strix_finetune.cli.options import image_options, json_option
 from strix_finetune.workspace import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from strix_finetune.events import Emit
     from strix_finetune.oci.descriptor import Packed
     from strix_finetune.registry.client import Registry
+    from strix_finetune.supply.keyring import Trusted
     from strix_finetune.workspace import Workspace
 
 VARIABLE = "STRIX_REGISTRY"
+_file = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
@@ -96,10 +99,14 @@ def push(wanted: str, address: str, builders: bool, force: bool, options: Option
     help=f"HOST[:PORT]/NAME. Default: ${VARIABLE}.",
 )
 @click.option("--tag", default="", metavar="NAME", help="A name or digest of a release. Default: the target's newest.")
+@click.option("--key", "keys", type=_file, multiple=True, help="Only what this public key has signed; may be repeated.")
 @image_options
 @json_option
-def pull(wanted: str, address: str, tag: str, options: Options, as_json: bool) -> int:
-    """Pull the image of TARGET (default: the GPU found), check it, and name it as if it had been built here."""
+def pull(wanted: str, address: str, tag: str, keys: tuple[Path, ...], options: Options, as_json: bool) -> int:
+    """Pull the image of TARGET (default: the GPU found), check it, and name it as if it had been built here.
+
+    Where keys lie in the folder trusted/ of your settings, only what one of them has signed is taken.
+    """
     from strix_finetune.builder import Reporter
     from strix_finetune.engine.select import connect
     from strix_finetune.registry import pull as pulling
@@ -117,7 +124,8 @@ def pull(wanted: str, address: str, tag: str, options: Options, as_json: bool) -
         report = Reporter(view)
         registry = open_registry(address, options, report)
         found = pulling.find(registry, tag or target, target, workspace.project.targets)
-        result = pulling.pull(engine, registry, found, target, workspace.folders.cache / "pulls", report)
+        folder = workspace.folders.cache / "pulls"
+        result = pulling.pull(engine, registry, found, target, folder, report, required_keys(keys))
     finally:
         view.close()
         engine.close()
@@ -134,6 +142,17 @@ def open_registry(address: str, options: Options, emit: Emit) -> Registry:
 
     settings = netconf.collect(os.environ, options.network)
     return client.connect(repository.parse(address), settings, os.environ, say=lambda text: emit(Notice(text)))
+
+
+def required_keys(given: Sequence[Path] = ()) -> Sequence[Trusted] | None:
+    """The public keys of which one must have signed what is pulled: those given, else those that the user laid into
+    trusted/; None where there are none of either."""
+    from strix_finetune import paths
+    from strix_finetune.supply import keyring
+
+    folder = paths.config(os.environ)
+    others = sorted((folder / keyring.TRUSTED).glob("*.pub"))
+    return keyring.trusted(folder, given) if given or others else None
 
 
 def _with_target(options: Options, target: str) -> Options:

@@ -10,19 +10,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from strix_finetune import names
 from strix_finetune.engine.base import Engine
 from strix_finetune.errors import EngineError, Problem
-from strix_finetune.events import Emit
+from strix_finetune.events import Emit, Notice
 from strix_finetune.model import Keyed
 from strix_finetune.oci.descriptor import Descriptor
 from strix_finetune.registry import moves, trust
 from strix_finetune.registry.client import Registry
 from strix_finetune.registry.release import Offer
+from strix_finetune.registry.signed import check_signed
 from strix_finetune.registry.together import Check
 from strix_finetune.registry.trust import Config
+
+if TYPE_CHECKING:
+    from strix_finetune.supply.keyring import Trusted
 
 _BLOCK = 1 << 20
 
@@ -45,14 +49,18 @@ def take(
     emit: Emit,
     *,
     wanted: Keyed | None = None,
+    keys: Sequence[Trusted] | None = None,
     check: Check = lambda: None,
 ) -> Taken:
     """Verify an image by its configuration, fetch the layers that the engine lacks, and load it.
 
-    `offer` was checked by `check_offer`. Blobs lie in `folder` until they are loaded; those of an attempt that was cut
+    `offer` was checked by `check_offer`. With `keys` one of them must have signed it.
+    Blobs lie in `folder` until they are loaded; those of an attempt that was cut
     off are gone on with. Raises Untrusted, another RegistryError, or EngineError.
     """
     config = trust.check_config(registry.small(offer.config), offer, place, wanted)
+    if keys is not None:
+        emit(Notice(f"{place} is signed by {check_signed(registry, offer, place, keys)}"))
     layer = offer.annotations[names.LAYER]
     if engine.image(offer.config.digest) is not None:
         return Taken(offer.config.digest, config, 0)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from strix_finetune import names
 from strix_finetune.engine.base import Engine
@@ -17,6 +18,9 @@ from strix_finetune.registry.client import Registry, Served
 from strix_finetune.registry.faults import Untrusted
 from strix_finetune.registry.release import Offer, Release
 from strix_finetune.tags import move_tags
+
+if TYPE_CHECKING:
+    from strix_finetune.supply.keyring import Trusted
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +60,24 @@ def find(registry: Registry, reference: str, target: str, known: Collection[str]
     return Found(served, found, offer, place)
 
 
-def pull(engine: Engine, registry: Registry, found: Found, target: str, folder: Path, emit: Emit) -> Pulled:
+def pull(
+    engine: Engine,
+    registry: Registry,
+    found: Found,
+    target: str,
+    folder: Path,
+    emit: Emit,
+    keys: Sequence[Trusted] | None = None,
+) -> Pulled:
     """Load what was found and move this project's local names to it; none moves unless all is right.
 
-    Blobs lie below `folder` until they are loaded.
+    Blobs lie below `folder` until they are loaded. With `keys` one of them must have signed it.
     """
     began = time.monotonic()
     layer, key = found.offer.annotations[names.LAYER], found.offer.annotations[names.KEY]
     emit(LayerStarted(layer, f"{found.place}, key {key[: names.KEY_DIGITS]}", "", "pull"))
     before = engine.image(found.offer.config.digest)
-    taken = loading.take(engine, registry, found.offer, found.place, folder, emit)
+    taken = loading.take(engine, registry, found.offer, found.place, folder, emit, keys=keys)
     tags = (names.final_ref(target), names.layer_ref(layer, target, key), names.moving_ref(layer, target))
     try:
         move_tags(engine, taken.image, tags)

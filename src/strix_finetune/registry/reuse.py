@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from strix_finetune.engine.base import Engine
 from strix_finetune.events import Emit, Notice
@@ -15,15 +17,22 @@ from strix_finetune.registry.loading import Taken
 from strix_finetune.registry.release import Offer
 from strix_finetune.registry.together import Check
 
+if TYPE_CHECKING:
+    from strix_finetune.supply.keyring import Trusted
+
 
 @dataclass
 class Source:
-    """A registry to take layers of one target from. `folder`: where blobs lie until they are loaded."""
+    """A registry to take layers of one target from. `folder`: where blobs lie until they are loaded.
+
+    With `keys` one of them must have signed each layer that is taken.
+    """
 
     registry: Registry
     target: str
     folder: Path
     emit: Emit
+    keys: Sequence[Trusted] | None = None
     _asked: dict[str, Offer | None] = field(default_factory=dict)
 
     def offers(self, layer: Keyed) -> bool:
@@ -41,7 +50,15 @@ class Source:
         offer = self._asked[layer.key]
         assert offer is not None
         return loading.take(
-            engine, self.registry, offer, self._place(layer), self.folder, emit, wanted=layer, check=check
+            engine,
+            self.registry,
+            offer,
+            self._place(layer),
+            self.folder,
+            emit,
+            wanted=layer,
+            keys=self.keys,
+            check=check,
         )
 
     def _ask(self, layer: Keyed) -> Offer | None:
