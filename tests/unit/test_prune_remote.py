@@ -41,9 +41,8 @@ def served() -> Iterator[Double]:
 class Shop:
     """Pushes releases of two layers, as the driver does."""
 
-    def __init__(self, served: Double) -> None:
-        self.served = served
-        self.client: Registry = registry(served)
+    def __init__(self, client: Registry) -> None:
+        self.client = client
 
     def image(self, layer: str, number: int, parents: dict[str, str], blobs: list[bytes], tag: str = "") -> Descriptor:
         """`number` makes its key another one."""
@@ -66,11 +65,11 @@ class Shop:
         manifest = image_manifest(config.descriptor, tuple(one.descriptor for one in layers), annotations)
         return self.client.put_manifest(tag or release.key_tag(layer, "cpu", self.key), manifest, MANIFEST)
 
-    def release(self, number: int, age: float, *tags: str) -> str:
+    def release(self, number: int, age: float, *tags: str, times: int = 1) -> str:
         """A base and an app on it, each with a blob of its own, and one that all have; returns the index's digest."""
-        base = self.image("base", number, {}, [b"common", b"b%d" % number * 100])
+        base = self.image("base", number, {}, [b"common" * times, b"b%d" % number * 100 * times])
         base_key = self.key
-        app = self.image("app", number, {"base": base_key}, [b"common", b"a%d" % number * 1000])
+        app = self.image("app", number, {"base": base_key}, [b"common" * times, b"a%d" % number * 1000 * times])
         when = datetime.fromtimestamp(NOW - age * DAY, UTC)
         annotations = {names.TARGET: "cpu", names.CHANNEL: "debian", release.CREATED: when.isoformat()}
         index = release.make_index([app, base], annotations)
@@ -87,7 +86,7 @@ class Shop:
 
 @pytest.fixture
 def shop(served: Double) -> Shop:
-    return Shop(served)
+    return Shop(registry(served))
 
 
 def test_an_old_release_goes_with_its_images(shop: Shop, served: Double) -> None:

@@ -206,3 +206,19 @@ def test_what_is_expected_follows_from_the_definitions_and_the_lock() -> None:
     assert len(compiled.patches) == len(workspace.stack.node("rccl").patches) > 10
     assert {mark.package for mark in found.marked} == {"torch", "unsloth-zoo"}
     assert not expected(workspace.stack, layers, lock, "base").dists
+
+
+def test_wheels_of_a_channel_are_expected_with_their_addresses() -> None:
+    workspace = open_workspace(Options(target="gfx1151", channel="amd"), {"HOME": "/nowhere"})
+    lock = workspace.read_lock()
+    assert lock
+    found = expected(workspace.stack, workspace.render(lock), lock, "finetune")
+    wheels = [wheel for held in lock.wheels.values() for wheel in held.wheels]
+    assert len(wheels) > 5
+    for wheel in wheels:
+        assert found.dists[wheel.name] == wheel.version
+        assert (found.hashes[wheel.name], found.urls[wheel.name]) == (wheel.sha256, wheel.url)
+    assert found.dists["torch"].startswith("2.13.0+rocm")
+    # this channel's PyTorch needs no patch, and its RCCL is AMD's
+    assert {mark.package for mark in found.marked} == {"unsloth-zoo"}
+    assert "rccl" not in {source.name for source in found.sources}
