@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import click
 import pytest
 
 from strix_finetune import cli, names
-from strix_finetune.engine.base import Image
+from strix_finetune.cli import registry
 from strix_finetune.errors import EngineError, EngineUnavailable, InputError, WorkError
 from strix_finetune.toolbx import make, renew
 from tests.fakes import FakeEngine
@@ -111,27 +111,13 @@ def test_what_a_rootless_user_pays_is_told(stage: Stage, monkeypatch: pytest.Mon
 # what is renewed, and how
 
 
-class Registry(FakeEngine):
-    """An engine that can pull one image, or cannot."""
-
-    pulls: Image | EngineError | None = None
-
-    def pull(self, ref: str, on_status: Callable[[str], None]) -> Image:
-        self.calls.append(("pull", ref))
-        if isinstance(self.pulls, EngineError):
-            raise self.pulls
-        assert self.pulls
-        self.refs[ref] = self.pulls.id
-        return self.pulls
-
-
 @pytest.fixture
-def podman(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Registry:
+def podman(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """Podman alone, with an image that was not built here; Docker does not run."""
-    engine = Registry()
+    engine = FakeEngine()
     engine.add({names.KEY: "1" * 64, names.TARGET: TARGET}, REF)
 
-    def connect(kind: str, env: object) -> Registry:
+    def connect(kind: str, env: object) -> FakeEngine:
         if kind == "docker":
             raise EngineUnavailable("there is no Docker")
         return engine
@@ -155,33 +141,60 @@ def makes(stage: Stage, image: str) -> None:
     change(stage, new=CONTAINER | {"Image": image.removeprefix("sha256:")})
 
 
-def test_a_newer_image_is_pulled_first(stage: Stage, podman: Registry) -> None:
-    newer = podman.add({names.KEY: "2" * 64, names.TARGET: TARGET})
-    podman.pulls = podman.image(newer)
-    makes(stage, newer)
+@pytest.fixture
+def pulled(podman: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """`pull`, which comes to `image`, or to `error`; `with`: how it was called."""
+    pull: dict[str, object] = {"error": None, "image": "", "with": ""}
+    assert {"address", "target", "engine"} <= {parameter.name for parameter in registry.pull.params}
+
+    @click.command()
+    @click.option("--from", "address")
+    @click.option("--target")
+    @click.option("--engine")
+    def command(address: str, target: str, engine: str, **rest: object) -> int:
+        pull["with"] = f"{address} {target} {engine}"
+        if isinstance(pull["error"], Exception):
+            raise pull["error"]
+        podman.refs[REF] = str(pull["image"])
+        return 0
+
+    monkeypatch.delenv(renew.REGISTRY, raising=False)
+    monkeypatch.setattr("strix_finetune.cli.registry.pull", command)
+    return pull
+
+
+def test_a_newer_image_is_pulled_first(stage: Stage, podman: FakeEngine, pulled: dict[str, object]) -> None:
+    pulled["image"] = podman.add({names.KEY: "2" * 64, names.TARGET: TARGET})
+    makes(stage, str(pulled["image"]))
     assert the_command("--from", "registry.example/strix") == 0
-    assert ("pull", f"registry.example/strix:{TARGET}") in podman.calls
-    assert podman.refs[REF] == newer
+    assert pulled["with"] == f"registry.example/strix {TARGET} podman"
     assert stage.names == {"box", "box-before"}
 
 
-@pytest.mark.parametrize("wrong", ["unreachable", "another target"])
+def test_where_nothing_was_built_the_registry_of_the_environment_is_meant(
+    stage: Stage, podman: FakeEngine, pulled: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulled["image"] = podman.add({names.KEY: "2" * 64, names.TARGET: TARGET})
+    makes(stage, str(pulled["image"]))
+    monkeypatch.setenv(renew.REGISTRY, "registry.example/mine")
+    assert the_command() == 0
+    assert pulled["with"] == f"registry.example/mine {TARGET} podman"
+
+
 def test_what_cannot_be_pulled_leaves_everything(
-    stage: Stage, podman: Registry, wrong: str, capsys: pytest.CaptureFixture[str]
+    stage: Stage, podman: FakeEngine, pulled: dict[str, object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = podman.refs[REF]
-    other = podman.image(podman.add({names.KEY: "2" * 64, names.TARGET: "gfx1100"}))
-    podman.pulls = EngineError("the registry does not answer") if wrong == "unreachable" else other
+    pulled["error"] = EngineError("the registry does not answer")
     assert the_command("--from", "registry.example/strix") == 1
-    said = capsys.readouterr().err
-    assert ("the registry does not answer" if wrong == "unreachable" else "is made for gfx1100") in said
+    assert "the registry does not answer" in capsys.readouterr().err
     assert podman.refs[REF] == before
     assert stage.names == {"box"}
     assert not [call for call in stage.calls if "create" in call or "rename" in call]
 
 
 @pytest.fixture
-def built(podman: Registry, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+def built(podman: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """A stack that was built with Podman; `code` and `image` are what the next build comes to."""
     podman.add({names.KEY: "3" * 64}, names.moving_ref("base", TARGET))
     build: dict[str, object] = {"code": 0, "image": "", "with": ""}
@@ -200,7 +213,7 @@ def built(podman: Registry, monkeypatch: pytest.MonkeyPatch) -> dict[str, object
     return build
 
 
-def test_what_was_built_here_is_built_anew(stage: Stage, podman: Registry, built: dict[str, object]) -> None:
+def test_what_was_built_here_is_built_anew(stage: Stage, podman: FakeEngine, built: dict[str, object]) -> None:
     built["image"] = podman.add({names.KEY: "4" * 64})
     makes(stage, str(built["image"]))
     assert the_command() == 0
@@ -218,7 +231,7 @@ def test_a_build_that_fails_leaves_the_container(
     assert not [call for call in stage.calls if "create" in call]
 
 
-def test_nothing_is_pulled_or_built_as_it_is(stage: Stage, podman: Registry, built: dict[str, object]) -> None:
+def test_nothing_is_pulled_or_built_as_it_is(stage: Stage, podman: FakeEngine, built: dict[str, object]) -> None:
     makes(stage, podman.refs[REF])
     assert the_command("--as-is") == 0
     assert built["with"] == ""
@@ -226,8 +239,9 @@ def test_nothing_is_pulled_or_built_as_it_is(stage: Stage, podman: Registry, bui
 
 
 def test_an_image_that_was_not_built_here_is_not_built_from_nothing(
-    stage: Stage, podman: Registry, capsys: pytest.CaptureFixture[str]
+    stage: Stage, podman: FakeEngine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv(renew.REGISTRY, raising=False)
     assert the_command() == 2
     assert "--from HOST/NAME pulls a newer one; --as-is takes the one that is here" in capsys.readouterr().err
     assert the_command("--as-is", "--from", "a.example/b") == 2

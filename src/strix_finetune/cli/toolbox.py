@@ -124,7 +124,7 @@ def _renewed(context: click.Context, options: Options, repository: str) -> bool:
     chosen = source(repository, root, stack.target.id, os.environ)
     with_engine = spread(options) | {"engine": chosen.engine}
     if chosen.repository:
-        code = context.invoke(pull, repository=chosen.repository, **with_engine)
+        code = context.invoke(pull, address=chosen.repository, **with_engine)
     else:
         code = context.invoke(build, **with_engine)
     if code:
