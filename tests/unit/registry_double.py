@@ -36,6 +36,7 @@ class Double:
     log: list[str] = field(default_factory=list)
     sent: int = 0
     login: tuple[str, str] | None = None
+    realm: str = ""
     tokens: set[str] = field(default_factory=set)
     # bytes of a request's body after which the connection is cut, once each; what came by then is kept or not
     cuts: list[int] = field(default_factory=list)
@@ -104,7 +105,8 @@ class Handler(BaseHTTPRequestHandler):
             and self.headers.get("Authorization", "").removeprefix("Bearer ") not in self.double.tokens
         ):
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            return self.answer(401, WWW_Authenticate=f'Bearer realm="{self.double.address}/token",service="double"')
+            realm = self.double.realm or f"{self.double.address}/token"
+            return self.answer(401, WWW_Authenticate=f'Bearer realm="{realm}",service="double"')
         for pattern, name in ((_UPLOAD, "upload"), (_BLOB, "blob"), (_MANIFEST, "manifest"), (_TAGS, "tags")):
             found = pattern.fullmatch(parts.path)
             if found:

@@ -19,7 +19,7 @@ from strix_finetune.registry.faults import Denied, RegistryError, Unreachable, U
 from strix_finetune.registry.http import Http
 from strix_finetune.registry.login import Login
 from strix_finetune.registry.repository import Repository
-from tests.unit.registry_double import Double, double, times
+from tests.unit.registry_double import Double, Handler, double, times
 
 CONTENT = os.urandom(100_000)
 
@@ -72,7 +72,7 @@ def test_names_of_repositories(text: str, host: str, path: str) -> None:
     [
         ("me/images", "host of a registry"),
         ("", "host of a registry"),
-        ("https://ghcr.io/x", "host of a registry"),
+        ("ftp://ghcr.io/x", "host of a registry"),
         ("ghcr.io/me/x:1", "leave the tag out"),
         ("ghcr.io/Me", "small letters"),
         ("ghcr.io/a//b", "small letters"),
@@ -89,6 +89,30 @@ def test_only_the_loopback_is_spoken_to_in_the_clear() -> None:
     assert Repository("127.0.0.1", "x").root == "http://127.0.0.1"
     assert Repository("localhost.example:5000", "x").root == "https://localhost.example:5000"
     assert Repository("docker.io", "x").root == "https://registry-1.docker.io"
+    # unless somebody says so
+    box = repository.parse("http://box.lan:5000/x")
+    assert (str(box), box.root) == ("box.lan:5000/x", "http://box.lan:5000")
+    assert repository.parse("https://box.lan/x").root == "https://box.lan"
+
+
+def test_nobody_is_led_to_a_place_without_encryption(served: Double) -> None:
+    def elsewhere(handler: Handler) -> bool:
+        handler.answer(307, Location="http://elsewhere.example/x")
+        return True
+
+    served.faults = [elsewhere]
+    with pytest.raises(RegistryError, match="redirects to a place that is not safe"):
+        registry(served).manifest("tag")
+    served.faults = []
+    served.login = ("me", "secret")
+    served.realm = "http://elsewhere.example/token"
+    with pytest.raises(Denied, match="to a place that is not safe"):
+        registry(served, Login("me", "secret")).manifest("tag")
+    # a registry that was asked for in the clear may send on within itself
+    host = served.address.removeprefix("http://")
+    inside = Http(Repository(host, "a/b", plain=True), NetSettings())
+    assert inside._safe(f"http://{host}/token")
+    assert not inside._safe("http://elsewhere.example/token")
 
 
 def test_a_blob_comes_there_in_one_piece_and_only_once(served: Double) -> None:

@@ -166,6 +166,10 @@ class Http:
         """Whether an address is the registry's own: a storage that it sends us to gets no login of ours."""
         return urlsplit(url).netloc == urlsplit(self.repository.root).netloc
 
+    def _safe(self, url: str) -> bool:
+        """Whether we may be sent there: encrypted, or to where plain HTTP was asked for."""
+        return web.is_safe(url) or (self.repository.plain and self._ours(url))
+
     def _token(self, scope: str) -> str:
         with self._lock:
             token, until = self._tokens.get(scope, ("", 0.0))
@@ -174,7 +178,7 @@ class Http:
     def _fetch_token(self, told: Mapping[str, str], scope: str) -> None:
         """Get an access token from the place that the registry names. Raises Denied where there is none to be had."""
         realm = urljoin(self.repository.root, told.get("realm", ""))
-        if not web.is_safe(realm):
+        if not self._safe(realm):
             raise Denied(f"the registry {self.repository.host} sends us for a token to a place that is not safe")
         login = self._login
         query = {"service": told.get("service", ""), "scope": scope}
@@ -207,13 +211,14 @@ class Http:
 
         held: requests.Session | None = getattr(self._local, "session", None)
         if held is None:
+            safe = self._safe
 
             class Careful(requests.Session):
                 """Follows only to safe places."""
 
                 def get_redirect_target(self, resp: requests.Response) -> str | None:
                     target = super().get_redirect_target(resp)
-                    if target and not web.is_safe(urljoin(resp.url, target)):
+                    if target and not safe(urljoin(resp.url, target)):
                         raise web.UnsafeRedirect
                     return target
 

@@ -16,14 +16,15 @@ _PATH = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """`host` with its port; `path` without slashes at its ends."""
+    """`host` with its port; `path` without slashes at its ends; `plain`: not encrypted, as somebody said."""
 
     host: str
     path: str
+    plain: bool = False
 
     @property
     def loopback(self) -> bool:
-        """Whether it lies on this machine: only there is plain HTTP spoken, as the engines do."""
+        """Whether it lies on this machine: only there is plain HTTP spoken unasked, as the engines do."""
         return is_loopback(self.host)
 
     @property
@@ -31,7 +32,7 @@ class Repository:
         """The address of the API itself."""
         # the registry of docker.io answers under another name
         host = "registry-1.docker.io" if self.host in ("docker.io", "index.docker.io") else self.host
-        return f"{'http' if self.loopback else 'https'}://{host}"
+        return f"{'http' if self.loopback or self.plain else 'https'}://{host}"
 
     def url(self, rest: str) -> str:
         """The address of something in this repository."""
@@ -46,8 +47,12 @@ class Repository:
 
 
 def parse(text: str) -> Repository:
-    """`HOST[:PORT][/PATH]`. Raises InputError for a name without a host, with a tag, or that no registry allows."""
-    host, _, path = text.removeprefix("oci://").rstrip("/").partition("/")
+    """`HOST[:PORT][/PATH]`, or the same behind `http://` for a registry of one's own network that has no certificate.
+
+    Raises InputError for a name without a host, with a tag, or that no registry allows.
+    """
+    plain = text.startswith("http://")
+    host, _, path = re.sub(r"^(oci|https?)://", "", text).rstrip("/").partition("/")
     if not _HOST.fullmatch(host) or not ("." in host or ":" in host or host == "localhost"):
         raise InputError(f"'{text}' does not begin with the host of a registry", cure="write HOST/NAME or HOST:PORT")
     path = path or DEFAULT_PATH
@@ -55,4 +60,4 @@ def parse(text: str) -> Repository:
         tagged = ":" in path or "@" in path
         cure = "leave the tag out: it follows from target and key" if tagged else "use small letters, digits and . _ -"
         raise InputError(f"'{text}' is not the name of a repository", cure=cure)
-    return Repository(host, path)
+    return Repository(host, path, plain)
