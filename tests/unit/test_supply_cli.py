@@ -12,7 +12,7 @@ from strix_finetune import cli, names, tested
 from strix_finetune.events import SmokeResult
 from strix_finetune.supply import keyring
 from tests.conftest import Images
-from tests.unit.supply_images import VENV, base, metadata, top
+from tests.unit.supply_images import VENV, Store, base, metadata, top
 from tests.unit.test_supply_verify import CHECKS, Site, site
 
 __all__ = ["site"]
@@ -109,6 +109,24 @@ def test_sign_and_verify(
     out, err = capsys.readouterr()
     assert [row["check"] for row in json.loads(out)["checks"] if not row["holds"]] == ["digest", "key"]
     assert err == "error: localhost/strix-finetune:cpu does not hold: digest, key\n"
+
+
+def test_sign_with_the_parents(
+    site: Site, typed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli.main(["sign", *typed, "--parents"]) == 1
+    parent = site.known.layer("base")
+    ref = names.layer_ref("base", "cpu", parent.key)
+    assert f"stands on {ref}, which is gone" in capsys.readouterr().err
+    below = Store([base()], {**site.store.labels, names.LAYER: "base", names.KEY: parent.key})
+    image, export = site.store.image, site.store.export
+    monkeypatch.setattr(site.store, "image", lambda name: below.held if name == ref else image(name))
+    monkeypatch.setattr(site.store, "export", lambda name: below.export(name) if name == below.id else export(name))
+    tested.record(tmp_path / "xdg/state/strix-finetune", site.known.workspace.stack, parent, below.id, [])
+    assert cli.main(["sign", *typed, "--parents"]) == 0
+    files = {path.name for path in (tmp_path / "xdg/state/strix-finetune/attestations").iterdir()}
+    assert files == {f"{site.store.id[7:]}.intoto.jsonl", f"{below.id[7:]}.intoto.jsonl"}
+    assert cli.main(["sign", *typed, "--parents", "--output", str(tmp_path / "x")]) == 2
 
 
 def test_verify_trusts_what_it_is_told_to(

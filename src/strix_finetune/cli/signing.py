@@ -15,7 +15,10 @@ from strix_finetune.cli.supply import made, opened, rendered
 from strix_finetune.workspace import Options
 
 if TYPE_CHECKING:
+    from strix_finetune.engine.base import Engine
     from strix_finetune.registry.client import Registry
+    from strix_finetune.supply.envelope import Signer
+    from strix_finetune.supply.subject import Subject
 
 _file = click.Path(dir_okay=False, path_type=Path)
 
@@ -29,31 +32,47 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--to", "address", default="", metavar="REGISTRY", help="Sign the pushed image of this key, and attach it there."
 )
+@click.option(
+    "--parents", is_flag=True, help="Sign the layers that it stands on, too: 'build --from' takes them one by one."
+)
 @image_options
-def sign(image: str, cosign_key: Path | None, output: Path | None, address: str, options: Options) -> int:
+def sign(
+    image: str, cosign_key: Path | None, output: Path | None, address: str, parents: bool, options: Options
+) -> int:
     """Say what an image is made of and how, and sign that: a bill of materials and SLSA provenance, for 'verify'.
 
     Signs with cosign where it is installed and cosign.key lies in the config folder, else with a key of your own, which
     is made at the first time.
     """
+    from strix_finetune.errors import InputError
+    from strix_finetune.supply import attest
+
+    if output and parents:
+        raise InputError("--output is for one image", cure="leave --parents out, or --output")
+    with opened(image, options) as (engine, subject):
+        signer = attest.signer(os.environ, cosign_key)
+        registry = registry_of(address, options) if address else None
+        for one in [subject, *(subject.parents(engine) if parents else ())]:
+            _sign(engine, one, signer, registry, output)
+    return 0
+
+
+def _sign(engine: Engine, subject: Subject, signer: Signer, registry: Registry | None, output: Path | None) -> None:
     from strix_finetune.paths import find
     from strix_finetune.supply import attached, attest
 
-    with opened(image, options) as (engine, subject):
-        signer = attest.signer(os.environ, cosign_key)
-        where = attached.find(registry_of(address, options), subject.image) if address else None
-        made = attest.statements(engine, subject, where.subjects if where else attest.local(subject))
-        lines = attest.envelopes(made, signer)
-        said = f"{subject.ref}: {len(lines)} statements by key {signer.public_key.keyid[:12]}"
-        if where:
-            kinds = [one.kind for one in made]
-            attached.attach(registry_of(address, options), where.offer.manifest, zip(kinds, lines, strict=True))
-            click.echo(f"{said} at {where.name}")
-        if output or not where:
-            file = output or attest.path(find(os.environ).state, subject.image.id)
-            attest.save(lines, file)
-            click.echo(f"{said} in {file}")
-    return 0
+    where = attached.find(registry, subject.image) if registry else None
+    made = attest.statements(engine, subject, where.subjects if where else attest.local(subject))
+    lines = attest.envelopes(made, signer)
+    said = f"{subject.ref}: {len(lines)} statements by key {signer.public_key.keyid[:12]}"
+    if registry and where:
+        kinds = [one.kind for one in made]
+        attached.attach(registry, where.offer.manifest, zip(kinds, lines, strict=True))
+        click.echo(f"{said} at {where.name}")
+    if output or not where:
+        file = output or attest.path(find(os.environ).state, subject.image.id)
+        attest.save(lines, file)
+        click.echo(f"{said} in {file}")
 
 
 def registry_of(address: str, options: Options) -> Registry:

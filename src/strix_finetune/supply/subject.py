@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from strix_finetune import names
 from strix_finetune.engine.base import Engine, Image
-from strix_finetune.errors import InputError
+from strix_finetune.errors import InputError, WorkError
 from strix_finetune.lockmodel import Lock
 from strix_finetune.model import Keyed
 from strix_finetune.supply.locked import Expected, expected
@@ -41,6 +41,20 @@ class Subject:
     @property
     def layer(self) -> str:
         return self.image.labels.get(names.LAYER, "")
+
+    def parents(self, engine: Engine) -> list[Subject]:
+        """The images that it stands on, the nearest first. Raises WorkError where one is gone, or none is known."""
+        if self.known is None:
+            raise WorkError(f"it is not known what {self.ref} stands on: {self.unknown}")
+        found = []
+        for node in self.known.workspace.stack.lineage(self.layer)[1:]:
+            target = self.known.workspace.stack.target.id
+            ref = names.layer_ref(node.name, target, self.known.layer(node.name).key)
+            image = engine.image(ref)
+            if image is None:
+                raise WorkError(f"{self.ref} stands on {ref}, which is gone", cure="run 'strix-finetune build'")
+            found.append(Subject(ref, image, self.known))
+        return found
 
     @property
     def expected(self) -> Expected | None:
