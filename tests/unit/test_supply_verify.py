@@ -256,10 +256,6 @@ def _failed(bill: dict[str, Any], made: dict[str, Any]) -> None:
     made["runDetails"]["byproducts"][1]["annotations"]["state"] = "failed"
 
 
-def _static_not_run(bill: dict[str, Any], made: dict[str, Any]) -> None:
-    made["runDetails"]["byproducts"][1]["annotations"]["state"] = "not-run"
-
-
 def _untested(bill: dict[str, Any], made: dict[str, Any]) -> None:
     made["runDetails"]["byproducts"].clear()
 
@@ -277,13 +273,20 @@ def _other_build(bill: dict[str, Any], made: dict[str, Any]) -> None:
         (_record, ["key"]),
         (_dependency, ["provenance"]),
         (_failed, ["smoke"]),
-        (_static_not_run, ["smoke"]),
         (_untested, ["smoke"]),
         (_other_build, ["key", "provenance", "smoke"]),
     ],
 )
 def test_a_statement_that_is_wrong_and_signed(site: Site, change: Any, checks: list[str]) -> None:
     assert site.failing(resigned(site, change)) == checks
+
+
+def test_a_test_that_could_not_show_anything_is_told_as_that(site: Site) -> None:
+    def change(bill: dict[str, Any], made: dict[str, Any]) -> None:
+        made["runDetails"]["byproducts"][1]["annotations"]["state"] = "not-run"
+
+    [*_, smoke] = site.check(resigned(site, change))
+    assert smoke == Check("smoke", True, "0 passed, 1 need a GPU and were not run, 1 could not show anything")
 
 
 def test_statements_of_another_image_with_the_right_key(site: Site) -> None:
@@ -320,7 +323,7 @@ def test_only_what_is_known_and_tested_is_signed(site: Site, images: Images) -> 
     untested = replace(site.subject, image=replace(site.subject.image, id="sha256:other"))
     with pytest.raises(WorkError, match=r"results of the smoke tests .* are not known here"):
         attest.statements(engine, untested, {})
-    results = [SmokeResult("finetune", "finetune/own.sh", "static", "not-run", "")]
+    results = [SmokeResult("finetune", "finetune/own.sh", "static", "failed", "")]
     tested.record(state, stack, layer, site.store.id, results)
     with pytest.raises(WorkError, match=r"has not passed finetune/own\.sh"):
         attest.statements(engine, site.subject, {})

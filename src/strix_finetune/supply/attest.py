@@ -14,6 +14,9 @@ from strix_finetune.supply.envelope import Signer, sign
 from strix_finetune.supply.statement import Statement
 from strix_finetune.supply.subject import Subject
 
+# results with which an image may be passed on: a test that cannot show anything here says so, and is told as that
+PASSABLE = ("passed", "not-run")
+
 
 def signer(env: Mapping[str, str], cosign_key: Path | None) -> Signer:
     """cosign where it is installed and has a key here or is given one, the user's own key otherwise."""
@@ -50,7 +53,7 @@ def statements(engine: Engine, subject: Subject, subjects: Mapping[str, str]) ->
             f"the results of the smoke tests of {subject.ref} are not known here",
             cure=f"run 'strix-finetune smoke {subject.layer}'",
         )
-    bad = [name for name, (kind, state, _) in record.results.items() if not passed(kind, state)]
+    bad = [name for name, (_, state, _) in record.results.items() if state not in PASSABLE]
     if bad:
         raise WorkError(f"{subject.ref} has not passed {', '.join(bad)}", cure="build it again")
     found = bill.refuse(bill.make(engine, subject.image, subject.expected), subject.ref)
@@ -60,11 +63,6 @@ def statements(engine: Engine, subject: Subject, subjects: Mapping[str, str]) ->
         Statement(subjects, statement.BILL, cyclonedx.document(found, version)),
         Statement(subjects, statement.PROVENANCE, made),
     )
-
-
-def passed(kind: str, state: str) -> bool:
-    """Whether a result lets an image be passed on: what needs a GPU may not have been run."""
-    return state == "passed" or (kind == "device" and state == "not-run")
 
 
 def local(subject: Subject) -> dict[str, str]:
