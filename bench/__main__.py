@@ -1,5 +1,5 @@
 """python -m bench NAME...; without names: noop, edit and size. cold takes ten minutes and needs root, rccl five,
-rccl-full twenty and bare fifteen."""
+rccl-full twenty, bare fifteen and rebuild twenty."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 
-from bench import bare, check, cold, edit, estimate, noop, rccl, size
+from bench import bare, check, cold, edit, estimate, noop, rccl, rebuild, size
 
 BENCHES = {
     "noop": noop.main,
@@ -18,6 +18,7 @@ BENCHES = {
     "rccl-full": rccl.full,
     "bare": bare.main,
     "check": check.main,
+    "rebuild": rebuild.main,
     "estimate": estimate.main,
     "recipe-headers": estimate.headers,
 }

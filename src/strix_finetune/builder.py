@@ -149,7 +149,7 @@ def run_build(
 ) -> Mapping[str, Outcome]:
     """Carry out a plan; results of smoke tests are recorded in the user's state folder."""
     announce(planned.plan, emit)
-    requests = Requests(workspace, planned.lock, planned.settings, engine, planned.vendored)
+    requests = Requests(workspace, planned.lock, planned.settings, engine, planned.vendored, twins=True)
     folder = log_folder(workspace)
     work = Work(
         requests.build,

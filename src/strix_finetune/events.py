@@ -156,6 +156,42 @@ class Pulled:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class TargetRow:
+    """How one of several targets ended: how many of its layers went which way, its final image, and what was wrong.
+
+    What several targets share counts as built for the first of them.
+    """
+
+    target: str
+    channel: str
+    outcome: Literal["done", "failed"]
+    built: int
+    pulled: int
+    reused: int
+    failed: int
+    blocked: int
+    seconds: float
+    image: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetsDone:
+    """The end of a build of several targets."""
+
+    targets: tuple[TargetRow, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Targeted:
+    """An event of one of several targets. As JSON it is the event, with `target`."""
+
+    target: str
+    event: Event
+
+
 Event = (
     Notice
     | LayerPlanned
@@ -169,11 +205,28 @@ Event = (
     | BlobProgress
     | Pushed
     | Pulled
+    | TargetsDone
+    | Targeted
 )
 Emit = Callable[[Event], None]
 
 
 def as_json(event: Event) -> dict[str, Any]:
     """The public form of an event."""
+    if isinstance(event, Targeted):
+        return as_json(event.event) | {"target": event.target}
     name = re.sub(r"(?<!^)(?=[A-Z])", "-", type(event).__name__).lower()
     return {"event": name, **dataclasses.asdict(event)}
+
+
+def of_target(told: Targeted) -> Event:
+    """The event as it may stand beside those of other targets: its layer, or its text, begins with the target."""
+    event = told.event
+    if isinstance(event, Notice):
+        return Notice(f"{told.target}: {event.message}")
+    layer = getattr(event, "layer", None)
+    if not layer:
+        return event
+    renamed: Any = dataclasses.replace
+    changed: Event = renamed(event, layer=f"{told.target}/{layer}")
+    return changed

@@ -36,6 +36,7 @@ class Requests:
 
     With `vendored` nothing comes from a network: steps have none, and the driver takes what is locked from that folder.
     `lent`: what steps are told of the network where that is another host's than the one that files are fetched on.
+    `twins`: a layer that another target has under the same key is taken from there.
     """
 
     workspace: Workspace
@@ -44,9 +45,14 @@ class Requests:
     engine: Engine
     vendored: Vendored | None = None
     lent: NetSettings | None = None
+    twins: bool = False
 
     def build(self, step: Step, emit: Emit) -> BuildRequest:
         """What is fetched or bootstrapped for the layer is fetched now, when its turn has come; `emit` hears of it."""
+        if self.twins and (twin := self._twin(step)):
+            emit(StepOutput(step.name, f"the same layer as {twin}; only its labels are its own"))
+            same = ContextFile("Dockerfile", f"FROM {twin}\n".encode())
+            return BuildRequest(context=_opener([same]), labels=self.labels(step.layer))
         text = step.layer.layer.dockerfile
         if self.vendored:
             text = self.vendored.dockerfile(step.layer, self.engine)
@@ -70,6 +76,18 @@ class Requests:
         yield from self._network_files(layer)
         yield from layer.layer.files
         yield from self._fetched(layer, emit)
+
+    def _twin(self, step: Step) -> str:
+        """The name of the image that another target has under the same key: what is in it is the same."""
+        if isinstance(step.action, Build) and step.action.afresh:
+            return ""
+        key = step.layer.key
+        for image in self.engine.images(names.KEY):
+            target = image.labels.get(names.TARGET, "")
+            name = names.layer_ref(step.name, target, key)
+            if image.labels[names.KEY] == key and target != self.workspace.stack.target.id and name in image.tags:
+                return name
+        return ""
 
     def _cache_is_sound(self, layer: Keyed) -> bool:
         """Whether the engine's own cache can be trusted with a layer.

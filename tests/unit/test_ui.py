@@ -28,6 +28,9 @@ from strix_finetune.events import (
     SmokeResult,
     StepOutput,
     StepProgress,
+    Targeted,
+    TargetRow,
+    TargetsDone,
     Vendored,
     as_json,
 )
@@ -76,6 +79,23 @@ EVENTS: list[tuple[Event, list[str]]] = [
     (LayerDone("a", "pushed", 2.0, "sha256:1", 5_000_000), ["a: pushed in 2.0 s, 5 MB sent"]),
     (Finished(1, 0, 0, 0, 1.0, "x:y", pulled=2), ["1 built, 2 pulled in 1.0 s: x:y"]),
     (Pushed("r/x", ("a-1", "a"), "sha256:1", 5000, 1.0), ["r/x: a-1, a pushed, 5 kB sent, in 1.0 s"]),
+    (Targeted("cpu", Notice("locked anew")), ["cpu: locked anew"]),
+    (Targeted("cpu", LayerDone("a", "built", 1.0, "sha256:1", 5_000_000)), ["cpu/a: built in 1.0 s, 5 MB"]),
+    (Targeted("cpu", Finished(1, 0, 0, 0, 1.0, "x:y")), ["cpu: 1 built in 1.0 s: x:y"]),
+    (
+        TargetsDone(
+            (
+                TargetRow("cpu", "debian", "done", 1, 0, 12, 0, 0, 3.0, "x:y", ""),
+                TargetRow("gfx1151", "amd", "failed", 0, 1, 0, 1, 2, 61.25, "", "rocm failed"),
+            ),
+            61.25,
+        ),
+        [
+            "TARGET   CHANNEL  BUILT  PULLED  UP TO DATE  FAILED  NOT TRIED  SECONDS  RESULT",
+            "cpu      debian       1       0          12       0          0      3.0  x:y",
+            "gfx1151  amd          0       1           0       1          2     61.2  rocm failed",
+        ],
+    ),
     (Pulled("r/x", "l/y:a", "sha256:2", "k", "sha256:1", 0, 1.0), ["l/y:a: pulled from r/x, 0 kB received, in 1.0 s"]),
 ]
 
@@ -100,12 +120,17 @@ def test_json_lines(event: Event) -> None:
     assert stream.getvalue().count("\n") == 1
     value = json.loads(stream.getvalue())
     kind = value.pop("event")
+    more = {}
+    if isinstance(event, Targeted):
+        event, more = event.event, {"target": event.target}
     assert kind == re.sub(r"(?<!^)([A-Z])", r"-\1", type(event).__name__).lower()
-    assert value == json.loads(json.dumps(dataclasses.asdict(event)))
+    assert value == json.loads(json.dumps(dataclasses.asdict(event))) | more
 
 
 # the public interface: a field may be added, none renamed or removed
 PUBLIC: dict[type[Any], set[str]] = {
+    Targeted: {"target"},
+    TargetsDone: {"targets", "seconds"},
     Notice: {"message"},
     LayerPlanned: {"layer", "action", "reason", "key", "tags"},
     LayerStarted: {"layer", "reason", "log"},

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from strix_finetune.cli import several
 from strix_finetune.cli.options import image_options, json_option
 from strix_finetune.workspace import Options, Workspace
 
@@ -32,7 +33,12 @@ if TYPE_CHECKING:
 )
 @click.option("--from", "source", default="", metavar="REGISTRY", help="Pull layers that REGISTRY has under their key.")
 def plan(
-    layers: tuple[str, ...], options: Options, as_json: bool, locked: bool, offline: Path | None, source: str
+    layers: tuple[str, ...],
+    options: Options,
+    as_json: bool,
+    locked: bool,
+    offline: Path | None,
+    source: str,
 ) -> int:
     """Show what a build would do with each layer, and why. Without LAYERS: the whole stack."""
     from strix_finetune.builder import BuildOptions, Reporter, announce
@@ -40,13 +46,15 @@ def plan(
     from strix_finetune.ui import make_view
     from strix_finetune.workspace import open_workspace
 
+    if each := several.several(options):
+        return several.plan(each, layers, offline, source, locked=locked, as_json=as_json)
     workspace = open_workspace(options, os.environ)
     engine = connect(options.engine, os.environ)  # type: ignore[arg-type]
     view = make_view(json=as_json)
     try:
         report = Reporter(view)
-        build_options = BuildOptions(layers, locked=locked, source=_source(source, workspace, options, report))
-        made = _planned(workspace, engine, build_options, report, options, offline)
+        build_options = BuildOptions(layers, locked=locked, source=source_of(source, workspace, options, report))
+        made = planned(workspace, engine, build_options, report, options, offline)
         announce(made.plan, report)
     finally:
         view.close()
@@ -94,10 +102,11 @@ def build(
     from strix_finetune.workspace import open_workspace
 
     if dry_run:
-        code: int = context.invoke(
-            plan, layers=layers, as_json=as_json, locked=locked, offline=offline, source=source, **spread(options)
-        )
+        how = {"locked": locked, "offline": offline, "source": source}
+        code: int = context.invoke(plan, layers=layers, as_json=as_json, **how, **spread(options))
         return code
+    if each := several.several(options):
+        return several.build(each, layers, offline, source, jobs=jobs, rebuild=rebuild, locked=locked, as_json=as_json)
     workspace = open_workspace(options, os.environ)
     engine = connect(options.engine, os.environ)  # type: ignore[arg-type]
     view = make_view(json=as_json)
@@ -109,9 +118,9 @@ def build(
             from strix_finetune.events import Notice
 
             report(Notice(f"removed {reaped} container{'s' * (reaped > 1)} that an earlier run had left"))
-        registry = _source(source, workspace, options, report)
+        registry = source_of(source, workspace, options, report)
         build_options = BuildOptions(layers, jobs, locked, rebuild, registry)
-        made = _planned(workspace, engine, build_options, report, options, offline)
+        made = planned(workspace, engine, build_options, report, options, offline)
         outcomes = run_build(made, workspace, engine, build_options, report)
     finally:
         view.close()
@@ -124,18 +133,18 @@ def build(
     return 1 if failed else 0
 
 
-def _source(address: str, workspace: Workspace, options: Options, emit: Emit) -> Source | None:
+def source_of(address: str, workspace: Workspace, options: Options, emit: Emit) -> Source | None:
     """The registry whose layers are taken instead of built."""
     if not address:
         return None
-    from strix_finetune.cli.registry import open_registry
+    from strix_finetune.cli.registry import open_registry, required_keys
     from strix_finetune.registry.reuse import Source
 
     registry = open_registry(address, options, emit)
-    return Source(registry, workspace.stack.target.id, workspace.folders.cache / "pulls", emit)
+    return Source(registry, workspace.stack.target.id, workspace.folders.cache / "pulls", emit, required_keys())
 
 
-def _planned(
+def planned(
     workspace: Workspace,
     engine: Engine,
     how: BuildOptions,
@@ -143,6 +152,7 @@ def _planned(
     options: Options,
     offline: Path | None,
 ) -> Planned:
+    """The plan of a build, from a vendored folder where there is one."""
     from strix_finetune.builder import make_build_plan, make_vendored_plan
 
     if offline is None:

@@ -19,7 +19,11 @@ def image_options(command: F) -> F:
     """--target, --channel, --engine, --override, --images and the network flags, given on as one `options`."""
 
     @click.option(
-        "--target", "-t", default="", metavar="GFX", help="GPU target, or cpu. Default: the GPU found, else gfx1151."
+        "--target",
+        "-t",
+        default="",
+        metavar="GFX",
+        help="GPU target, or cpu; plan, build: also several, as in gfx1151,cpu. Default: the GPU found, else gfx1151.",
     )
     @click.option(
         "--channel", "-c", default="", metavar="NAME", help="Set of sources. Default: amd with an AMD GPU, else debian."

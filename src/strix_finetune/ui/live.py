@@ -10,7 +10,18 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from strix_finetune.events import BlobProgress, Event, LayerDone, LayerPlanned, LayerStarted, StepOutput, StepProgress
+from strix_finetune.events import (
+    BlobProgress,
+    Event,
+    Finished,
+    LayerDone,
+    LayerPlanned,
+    LayerStarted,
+    StepOutput,
+    StepProgress,
+    Targeted,
+    of_target,
+)
 from strix_finetune.ui.plain import megabytes, plain_lines, printable, shorten
 
 
@@ -25,6 +36,8 @@ class LiveView:
 
     def show(self, event: Event) -> None:
         match event:
+            case Targeted(event=inner) if not isinstance(inner, Finished):
+                self.show(of_target(event))
             case LayerStarted(layer=layer):
                 self._busy[layer] = (time.monotonic(), "", "")
             case StepProgress(layer=layer, step=step, seconds=None) if layer in self._busy:

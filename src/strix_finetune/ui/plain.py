@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TextIO
 
 from strix_finetune.events import (
@@ -17,7 +18,11 @@ from strix_finetune.events import (
     Pushed,
     SmokeResult,
     StepProgress,
+    Targeted,
+    TargetRow,
+    TargetsDone,
     Vendored,
+    of_target,
 )
 
 # terminal sequences, and control letters but tab and line feed: what a build prints must not steer our terminal
@@ -43,6 +48,12 @@ class PlainView:
 def plain_lines(event: Event) -> list[str]:
     """The lines that an event is worth in a log."""
     match event:
+        case Targeted(target=target, event=Finished() as finished):
+            return [f"{target}: {summary(finished)}"]
+        case Targeted():
+            return plain_lines(of_target(event))
+        case TargetsDone(targets=rows):
+            return targets_table(rows)
         case Notice(message=message):
             return [message]
         case LayerPlanned(layer=layer, action="reuse" | "build" | "pull", reason=reason):
@@ -98,6 +109,28 @@ def summary(event: Finished) -> str:
     parts = [f"{count} {word}" for count, word in counts if count]
     made = f": {event.image}" if event.image else ""
     return f"{', '.join(parts) or 'nothing to do'} in {event.seconds:.1f} s{made}"
+
+
+def targets_table(rows: Sequence[TargetRow]) -> list[str]:
+    """One line a target, under a head."""
+    heads = ["TARGET", "CHANNEL", "BUILT", "PULLED", "UP TO DATE", "FAILED", "NOT TRIED", "SECONDS", "RESULT"]
+    cells = [
+        [
+            row.target,
+            row.channel,
+            *(str(count) for count in (row.built, row.pulled, row.reused, row.failed, row.blocked)),
+            f"{row.seconds:.1f}",
+            row.message or row.image or "done",
+        ]
+        for row in rows
+    ]
+    widths = [max(len(line[column]) for line in [heads, *cells]) for column in range(len(heads))]
+    lines = []
+    for line in [heads, *cells]:
+        left = [text.ljust(width) for text, width in zip(line[:2], widths[:2], strict=True)]
+        right = [text.rjust(width) for text, width in zip(line[2:-1], widths[2:-1], strict=True)]
+        lines.append("  ".join([*left, *right, line[-1]]))
+    return lines
 
 
 def shorten(step: str, width: int = 100) -> str:
