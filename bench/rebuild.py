@@ -61,11 +61,11 @@ def _twice(kind: str, folder: Path) -> tuple[list[tuple[str, ...]], list[tuple[s
     our_layers: list[tuple[str, ...]] = []
     with registry(folder / "theirs") as one, registry(folder / "ours") as other:
         for number in (1, 2):
-            env = {"XDG_CACHE_HOME": str(folder / f"cache{number}")}
+            env = {**_environment(kind), "XDG_CACHE_HOME": str(folder / f"cache{number}")}
             command = [PYTHON, "-m", "strix_finetune", "build", *LAYERS, "--rebuild", "--engine", kind]
             seconds = run([*command, "--target", TARGET, "--channel", CHANNEL], env=env)
             print(f"{kind}: build {number} took {seconds:.0f} s")
-            engine = connect(kind, os.environ)  # type: ignore[arg-type]
+            engine = connect(kind, {**os.environ, **_environment(kind)})  # type: ignore[arg-type]
             try:
                 ref = names.moving_ref(LAYERS[-1], TARGET)
                 said = engine.configuration(ref)
@@ -88,6 +88,11 @@ def _twice(kind: str, folder: Path) -> tuple[list[tuple[str, ...]], list[tuple[s
         moved = len(set(layers[1]) - set(layers[0]))
         rows.append((f"{kind}, {name}", first, both - first, moved, len(layers[1])))
     return our_layers, rows
+
+
+def _environment(kind: str) -> dict[str, str]:
+    """An address of Docker is none of Podman."""
+    return {"DOCKER_HOST": ""} if kind == "podman" else {}
 
 
 def _export(engine: Engine, ref: str, folder: Path) -> Layout:

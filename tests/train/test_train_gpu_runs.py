@@ -1,0 +1,63 @@
+"""bench/gpu_runs.py at tiny size: what a machine with a GPU runs in one command works before it is there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bench import gpu_runs
+from workshop import ROOT, Workshop
+
+from strix_train.estimate import configs, shapes
+
+
+def run(workshop: Workshop, folder: Path, *words: str) -> str:
+    """Run a part and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.gpu_runs", words[0], "--out", str(folder), "--tiny", *words[1:]],
+        cwd=ROOT,
+        env=workshop.environment(),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_cells_are_those_that_were_asked_for() -> None:
+    wanted = [*gpu_runs.grid(gpu_runs.SIZES)]
+    names = [each.name for each in wanted]
+    assert len(set(names)) == len(names) >= 24
+    assert len({each.shape for each in wanted}) == 4
+    assert {each.adapter for each in wanted} == {"full", "lora", "lora8bit", "qlora"}
+    assert len({each.size for each in wanted}) >= 4
+    for each in [*wanted, *gpu_runs.families(gpu_runs.SIZES)]:
+        shape = shapes.of_config(gpu_runs.random_model.config(each.shape, layers=each.layers))
+        assert shape.layers <= shapes.of_config(configs.known()[each.shape]).layers
+        tiny = shapes.of_config(gpu_runs.random_model.config(each.shape, tiny=True))
+        assert tiny.weights < 2e6
+
+
+@pytest.mark.long
+def test_every_part_runs_at_tiny_size(workshop: Workshop, tmp_path: Path) -> None:
+    """pytest tests/train -m long"""
+    words = ["--steps", "4", "--only", "Qwen3-4B-lora-"]
+    out = run(workshop, tmp_path, "estimate", *words)
+    assert "median error of the memory" in out
+    assert len((tmp_path / "estimate" / "results.jsonl").read_text().splitlines()) == 2
+    # started again, nothing is run again
+    assert "1 of 2" not in run(workshop, tmp_path, "estimate", *words)
+    assert "gpt-oss-20b-lora-hf" in run(workshop, tmp_path, "families", "--steps", "2", "--only", "gpt-oss-20b-lora")
+    run(workshop, tmp_path, "grpo", "--steps", "6")
+    for line in (tmp_path / "grpo" / "results.jsonl").read_text().splitlines():
+        # answers earn differently, so that there is something to learn
+        assert max(json.loads(line)["reward_std"]) > 0
+    run(workshop, tmp_path, "curves", "--steps", "6")
+    found = json.loads((tmp_path / "curves" / "results.jsonl").read_text())
+    assert found["apart"] < 0.05
+    assert (tmp_path / "curves" / "curves.png").read_bytes().startswith(b"\x89PNG")
