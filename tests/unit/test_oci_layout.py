@@ -103,6 +103,17 @@ def test_what_is_gone_is_said_once(tmp_path: Path) -> None:
     assert list(one(engine, tmp_path)) == ["etc", "etc/.wh.gone", "opt", "opt/.wh.x"]
 
 
+def test_the_lowest_layer_decides_on_folders_for_mounts(tmp_path: Path) -> None:
+    base = {"etc": 0o755, "mnt": 0o755, "media": 0o755}
+    by_buildkit, by_buildah = ImageEngine(), ImageEngine()
+    by_buildkit.hold("base", [layer_tar(base)])
+    by_buildkit.hold("top", [layer_tar(base), layer_tar({"etc/x": "X", "run": 0o755, "media": None, "media/f": "F"})])
+    by_buildah.hold("base", [layer_tar(base)])
+    by_buildah.hold("top", [layer_tar(base), layer_tar({"etc/x": "X", "mnt": None, "media/f": "F"})])
+    found = [one(engine, tmp_path / str(number)) for number, engine in enumerate((by_buildkit, by_buildah))]
+    assert [list(members) for members in found] == [["etc", "etc/x", "media", "media/f"]] * 2
+
+
 def test_a_layer_of_nothing_is_none(tmp_path: Path) -> None:
     engine = ImageEngine()
     engine.hold("base", [layer_tar(BASE)])

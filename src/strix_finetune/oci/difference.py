@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from strix_finetune.oci.normal import is_noise
+from strix_finetune.oci.normal import MOUNT_POINTS, is_noise
 from strix_finetune.oci.owners import label, owners, packages
 from strix_finetune.oci.tree import Entry, Kind
 from strix_finetune.oci.whole import Whole
@@ -87,7 +87,7 @@ def compare(before: Whole, after: Whole) -> Difference:
         old, new = before.tree.get(path), after.tree.get(path)
         if old and new and old.meaning == new.meaning:
             times += old.mtime != new.mtime and old.kind is not Kind.FOLDER
-        elif all(is_noise(entry) for entry in (old, new) if entry):
+        elif all(is_noise(entry) for entry in (old, new) if entry) or (path in MOUNT_POINTS and not (old and new)):
             noise += 1
         else:
             package = label(path, owned[1 if new else 0])

@@ -36,7 +36,7 @@ from strix_finetune.oci.descriptor import (
     canonical,
     image_manifest,
 )
-from strix_finetune.oci.normal import normal
+from strix_finetune.oci.normal import normal, settled
 from strix_finetune.oci.scan import RawImage, read_image
 from strix_finetune.oci.split import LIMIT, MOST_LAYERS, Part, split
 from strix_finetune.oci.tree import Change, Tree, apply, change, with_folders
@@ -172,7 +172,7 @@ def _write(
             for layer in raw.layers[begin : cut.count]:
                 apply(tree, layer.entries, layer.gone, layer.opaque)
             begin = cut.count
-            now = normal(tree, epoch)
+            now = settled(below, normal(tree, epoch))
             own = change(below, now)
             steps: list[Layer] = []
             for part in split(own.entries, own.gone, groups.get(cut.name, {}), limit=limit):

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable
+from collections.abc import Container
 from dataclasses import replace
 
-from strix_finetune.oci.tree import Entry, Kind, Tree
+from strix_finetune.oci.tree import Entry, Kind, Tree, above
 
 # 2000-01-01, which build steps also give to what they make: byte code names the time of its source, and stays right
 FIXED_TIME = 946684800
@@ -18,6 +18,8 @@ FIXED_TIME = 946684800
 # the engine mounts these for the time of a step, and leaves an empty file or a folder where there was none
 _MOUNTED = ("etc/resolv.conf", "etc/hosts", "etc/hostname")
 _KERNEL = ("dev", "proc", "sys")
+# buildah takes away a folder that it mounted on, BuildKit leaves one where there was none
+MOUNT_POINTS = (*_KERNEL, "media", "mnt", "run", "var/cache/strix-finetune")
 _NOISE = (
     ".dockerenv",
     "run/.containerenv",
@@ -71,10 +73,25 @@ def normal(tree: Tree, epoch: int) -> Tree:
     return {path: entry for path, entry in found.items() if not _lost(path, dropped)}
 
 
-def _lost(path: str, dropped: Iterable[str]) -> bool:
+def settled(below: Tree, tree: Tree) -> Tree:
+    """The tree with those folders for mounts that the layers below have, as long as they are empty.
+
+    The lowest layer decides on them: of no other is it known whether it made or lost one.
+    """
+    if not below:
+        return tree
+    filled = {folder for path in tree for folder in above(path)}
+    found = dict(tree)
+    for path in MOUNT_POINTS:
+        if path in filled:
+            continue
+        if path in found and path not in below and found[path].kind is Kind.FOLDER:
+            del found[path]
+        elif path not in found and path in below and below[path].kind is Kind.FOLDER:
+            found[path] = below[path]
+    return found
+
+
+def _lost(path: str, dropped: Container[str]) -> bool:
     """Whether a folder above is noise: what is in it goes along."""
-    while "/" in path:
-        path = path.rpartition("/")[0]
-        if path in dropped:
-            return True
-    return False
+    return any(folder in dropped for folder in above(path))
