@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from strix_finetune import names
+from strix_finetune.engine.base import Engine, Image
 from strix_finetune.errors import InputError
+from strix_finetune.oci import layout
 from strix_finetune.oci.descriptor import CONFIG, EMPTY, LAYER_TAR, MANIFEST, Content, Packed, canonical
+from strix_finetune.oci.layout import Layout
 from strix_finetune.registry import referrers, release
 from strix_finetune.registry.faults import Untrusted
-from strix_finetune.supply import attached, attest
+from strix_finetune.supply import attached, attest, pushed
 from strix_finetune.supply.envelope import sign
 from strix_finetune.supply.verify import verify
 from tests.conftest import Images
@@ -119,6 +125,35 @@ def test_other_kinds_of_attachments_are_passed_over(site: Site, served: Double) 
     where = attach(site, served)
     referrers.attach(registry(served), where.offer.manifest.digest, other_artifact("x/y"), "x/y")
     assert failing(site, served) == []
+
+
+def test_only_the_image_that_is_here_is_signed(
+    site: Site, served: Double, images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(site, served)
+    place = attached.find(registry(served), site.store.held)
+    cache = tmp_path / "cache"
+    # what was pulled is the same by its id
+    pushed.check(site.store.engine, [site.subject], [place], cache, print)
+    parent = site.known.layer("base")
+    below = Image("sha256:below", (), site.store.labels, 1)
+    ref = names.layer_ref("base", "cpu", parent.key)
+    built = replace(site.subject, image=replace(site.store.held, id="sha256:built"))
+    monkeypatch.setattr(site.store, "image", lambda name: below if name == ref else None)
+    asked = []
+
+    def export(engine: Engine, image: str, parents: list[str], folder: Path, **more: Any) -> Layout:
+        asked.append((image, parents, folder.is_dir()))
+        return Layout(folder, {image: Packed(b"", Content.of(CONFIG, config), ())})
+
+    monkeypatch.setattr(layout, "export", export)
+    config = site.store.config
+    pushed.check(site.store.engine, [built], [place], cache, print)
+    assert asked == [("sha256:built", ["sha256:below"], True)]
+    config = b"something else"
+    with pytest.raises(Untrusted, match="is another image than localhost/strix-finetune:cpu here, though its key is"):
+        pushed.check(site.store.engine, [built], [place], cache, print)
+    assert not list(cache.iterdir())
 
 
 def test_an_image_with_the_name_of_another_key(site: Site, served: Double, images: Images) -> None:

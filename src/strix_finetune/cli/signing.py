@@ -17,6 +17,7 @@ from strix_finetune.workspace import Options
 if TYPE_CHECKING:
     from strix_finetune.engine.base import Engine
     from strix_finetune.registry.client import Registry
+    from strix_finetune.supply.attached import Place
     from strix_finetune.supply.envelope import Signer
     from strix_finetune.supply.subject import Subject
 
@@ -45,23 +46,39 @@ def sign(
     is made at the first time.
     """
     from strix_finetune.errors import InputError
-    from strix_finetune.supply import attest
+    from strix_finetune.paths import find
+    from strix_finetune.supply import attached, attest, pushed
 
     if output and parents:
         raise InputError("--output is for one image", cure="leave --parents out, or --output")
     with opened(image, options) as (engine, subject):
         signer = attest.signer(os.environ, cosign_key)
-        registry = registry_of(address, options) if address else None
-        for one in [subject, *(subject.parents(engine) if parents else ())]:
-            _sign(engine, one, signer, registry, output)
+        subjects = [subject, *(subject.parents(engine) if parents else ())]
+        if not address:
+            for one in subjects:
+                _sign(engine, one, signer, None, None, output)
+            return 0
+        registry = registry_of(address, options)
+        places = [attached.find(registry, one.image) for one in subjects]
+        if subject.known:
+            cache = find(os.environ).cache
+            pushed.check(engine, subjects, places, cache, lambda text: print(text, file=sys.stderr))
+        for one, place in zip(subjects, places, strict=True):
+            _sign(engine, one, signer, registry, place, output)
     return 0
 
 
-def _sign(engine: Engine, subject: Subject, signer: Signer, registry: Registry | None, output: Path | None) -> None:
+def _sign(
+    engine: Engine,
+    subject: Subject,
+    signer: Signer,
+    registry: Registry | None,
+    where: Place | None,
+    output: Path | None,
+) -> None:
     from strix_finetune.paths import find
     from strix_finetune.supply import attached, attest
 
-    where = attached.find(registry, subject.image) if registry else None
     made = attest.statements(engine, subject, where.subjects if where else attest.local(subject))
     lines = attest.envelopes(made, signer)
     said = f"{subject.ref}: {len(lines)} statements by key {signer.public_key.keyid[:12]}"
