@@ -5,6 +5,7 @@ Squarified as by Bruls, Huizing and van Wijk, "Squarified Treemaps" (2000).
 
 from __future__ import annotations
 
+import colorsys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
@@ -69,7 +70,9 @@ def svg(weights: Weights) -> str:
     whole = Box(0, _TITLE, _WIDTH, _HEIGHT - _TITLE)
     for number, (layer, box) in enumerate(zip(layers, squarify([layer.size for layer in layers], whole), strict=True)):
         hue = (210 + number * 67) % 360
-        parts.append(_rectangle(box, f"hsl({hue},35%,45%)", f"{layer.layer}: {_mb(layer.size)}", layer.size, head=True))
+        parts.append(
+            _rectangle(box, _colour(hue, 0.35, 0.45), f"{layer.layer}: {_mb(layer.size)}", layer.size, head=True)
+        )
         rows = [(row.name, row.size) for row in layer.weights if row.size >= _LEAST * layer.size]
         if rest := layer.size - sum(size for _, size in rows):
             rows.append((f"{len(layer.weights) - len(rows)} more", rest))
@@ -78,7 +81,7 @@ def svg(weights: Weights) -> str:
         for shade, ((name, size), place) in enumerate(
             zip(rows, squarify([size for _, size in rows], inner), strict=True)
         ):
-            parts.append(_rectangle(place, f"hsl({hue},55%,{72 + shade % 4 * 5}%)", name, size))
+            parts.append(_rectangle(place, _colour(hue, 0.55, 0.72 + shade % 4 * 0.05), name, size))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -104,6 +107,12 @@ def _rectangle(box: Box, colour: str, name: str, size: int, *, head: bool = Fals
     return (
         f'<g><title>{escape(title)}</title><rect {shape} fill="{colour}" stroke="#ffffff" stroke-width="1"/>{text}</g>'
     )
+
+
+def _colour(hue: int, saturation: float, lightness: float) -> str:
+    """As the first SVG has it: not every program that draws one knows hsl()."""
+    parts = colorsys.hls_to_rgb(hue / 360, lightness, saturation)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
 
 
 def _mb(size: int) -> str:
