@@ -6,6 +6,7 @@ import json
 import statistics
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from bench import estimate as comparison
@@ -203,6 +204,26 @@ def test_what_cannot_be_estimated_is_one_sentence(tmp_path: Path, capsys: pytest
     assert "config.json has no vocab_size" in capsys.readouterr().err
     assert main(["estimate", "demo", "--set", "model=Qwen/Qwen3-4B-Base", "--device", "strix-helo"]) == 2
     assert "there is no device 'strix-helo'" in capsys.readouterr().err
+
+
+SPOILT = st.one_of(
+    st.none(), st.booleans(), st.integers(-5, 5), st.text(max_size=3), st.lists(st.integers(), max_size=2)
+)
+
+
+@given(st.sampled_from(sorted(WEIGHTS)), st.data())
+def test_a_configuration_that_is_odd_is_a_shape_or_a_sentence(name: str, data: st.DataObject) -> None:
+    config = dict(configs.known()[name])
+    text = dict(config.get("text_config", config))
+    for key in data.draw(st.lists(st.sampled_from([*text, "per_layer_config", "layer_types"]), max_size=3)):
+        text[key] = data.draw(SPOILT)
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(text))
+        try:
+            shape, _ = configs.find(names.ModelName("m", folder, True))
+        except InputError:
+            return
+    assert shape.weights > 0
 
 
 def test_a_model_that_is_here_is_read_and_its_rows_are_counted(

@@ -31,7 +31,7 @@ def find(model: ModelName, place: Place | None = None) -> tuple[Shape, str]:
         try:
             config = json.loads(path.read_text(encoding="utf-8"))
             shape = of_config(config if isinstance(config, dict) else {})
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
             what = str(error) if isinstance(error, UnknownShape) else f"cannot be read: {error}"
             raise InputError(Problem(f"{path}: {what}", place, "an estimate needs a model's own config.json")) from None
         return shape, str(path)

@@ -80,7 +80,7 @@ def wish(
 
 
 def _widest(shape: Shape) -> int:
-    return max(block.queries // block.heads for block in shape.blocks if block.window >= 0)
+    return max((block.queries // block.heads for block in shape.blocks if block.window >= 0), default=0)
 
 
 def _eager(machine: Machine, family: ModelFacts, backend: Backend) -> bool:
