@@ -54,6 +54,7 @@ def make(engine: Engine, image: Image, wanted: Expected | None) -> Found:
         wanted.date if wanted else "1970-01-01T00:00:00Z",
         tuple(sorted(found, key=lambda component: (component.kind, component.ref))),
         checked=wanted is not None,
+        system=debs.system(tree),
     )
     return Found(bill, tuple(faults))
 

@@ -42,11 +42,17 @@ def document(bill: Bill, tool: str) -> dict[str, Any]:
             "tools": {"components": [{"type": "application", "name": "strix-finetune", "version": tool}]},
             "component": subject,
         },
-        "components": [_component(component) for component in bill.components],
+        "components": [*_system(bill), *(_component(component) for component in bill.components)],
         "dependencies": [{"ref": subject["bom-ref"], "dependsOn": sorted(item.ref for item in bill.components)}],
     }
     text = json.dumps(found, sort_keys=True, separators=(",", ":"))
     return {"serialNumber": f"urn:uuid:{uuid.uuid5(_SPACE, text)}", **found}
+
+
+def _system(bill: Bill) -> list[dict[str, Any]]:
+    """The distribution: scanners choose by it whose list of faults they read."""
+    name, version = bill.system
+    return [{"type": "operating-system", "bom-ref": "system", "name": name, "version": version}] if name else []
 
 
 def _component(item: Component) -> dict[str, Any]:

@@ -18,7 +18,8 @@ def components(tree: Tree) -> Iterator[Component]:
     status = tree.files.get(STATUS)
     if status is None:
         raise WorkError(f"the image has no /{STATUS}, so its Debian packages are not known")
-    suite = codename(tree)
+    distribution, number = system(tree)
+    suite = f"{distribution}-{number}" if number.isdecimal() else number
     for fields in installed(status.decode("utf-8", "replace")):
         name, version, architecture = fields["Package"], fields["Version"], fields["Architecture"]
         source, _, rest = fields.get("Source", name).partition(" ")
@@ -45,8 +46,9 @@ def installed(status: str) -> Iterator[dict[str, str]]:
             yield {"Version": "", "Architecture": "", **fields}
 
 
-def codename(tree: Tree) -> str:
-    """Debian's name of the release, where the image says it."""
+def system(tree: Tree) -> tuple[str, str]:
+    """Id and version of the distribution, as far as the image says them: unstable has a name and no number."""
     text = (tree.files.get(OS_RELEASE) or b"").decode("utf-8", "replace")
     fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    return fields.get("VERSION_CODENAME", "").strip('"')
+    version = fields.get("VERSION_ID") or fields.get("VERSION_CODENAME") or ""
+    return fields.get("ID", "").strip('"'), version.strip('"')

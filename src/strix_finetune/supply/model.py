@@ -46,7 +46,11 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """Everything in one image. `labels`: what it says about itself. `date`: of the archive that it was made from."""
+    """Everything in one image.
+
+    `date`: of the archive that it was made from. `checked`: whether it was held against its lock. `system`: id and
+    version of its distribution, which scanners ask for.
+    """
 
     layer: str
     target: str
@@ -55,6 +59,7 @@ class Bill:
     date: str
     components: tuple[Component, ...]
     checked: bool
+    system: tuple[str, str] = ("", "")
 
     @property
     def affero(self) -> dict[str, tuple[str, ...]]:
