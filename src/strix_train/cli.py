@@ -36,6 +36,7 @@ def cli() -> None:
     train bench MODEL            step time and memory of adapters and backends, on this device
     train schema                 the JSON schema of recipes, for editors
     train generate RUN -p "…"    ask the trained model
+    train chat RUN               talk with it
     train eval RUN               measure it on held-out rows and questions
     train export RUN --as gguf   make a file for llama.cpp and Ollama; also adapter, merged
     train report RUN             one page about a run
@@ -143,6 +144,33 @@ def generate(
             click.echo(answer.text)
         else:
             click.echo(f"> {answer.question.prompt}\n{answer.text}\n")
+    return 0
+
+
+@cli.command()
+@click.argument("source", metavar="RUN|MODEL")
+@click.option("--system", help="System message of the conversation.")
+@click.option("--max-new-tokens", type=click.IntRange(1, 32768), default=512, show_default=True)
+@click.option("--temperature", type=click.FloatRange(0.0, 5.0), default=0.0, show_default=True, help="0 is greedy.")
+def chat(source: str, system: str | None, max_new_tokens: int, temperature: float) -> int:
+    """Talk with a trained run, or with a plain model folder, in the terminal."""
+    import sys
+
+    from strix_train import environment
+    from strix_train.chat import HELP, Chat, converse
+    from strix_train.generate import find_source
+    from strix_train.quietly import quietly
+
+    found = find_source(source)
+    environment.prepare(offline=found.base.local)
+    with quietly():
+        from strix_train.generate import load
+
+        model, tokenizer = load(found)
+        talk = Chat(model, tokenizer, system=system, max_new_tokens=max_new_tokens, temperature=temperature)
+    if sys.stdin.isatty():
+        click.echo(HELP)
+    converse(talk)
     return 0
 
 

@@ -53,11 +53,11 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     for line in COMMANDS:
         words = shlex.split(line)
         assert words[0] == "train"
-        # what trains or answers is run by tests/train
-        if words[1] in ("check", "schema") or "--dry-run" in words:
+        # what trains or answers is run by tests/train, as are all commands of the way to a chat
+        if words[1] in ("check", "estimate", "schema") or "--dry-run" in words:
             assert main(words[1:]) == 0, line
             run.append(words[1])
         else:
-            assert "--set" in words or words[1] == "generate"
-    assert run == ["check", "my-recipe.yaml", "schema"]
+            assert "--set" in words or words[1] == "generate" or "my-run" in words
+    assert run == ["check", "estimate", "my-recipe.yaml", "check", "schema"]
     assert capsys.readouterr().err == ""
