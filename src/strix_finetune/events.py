@@ -160,7 +160,7 @@ class Pulled:
 class TargetRow:
     """How one of several targets ended: how many of its layers went which way, its final image, and what was wrong.
 
-    What several targets share counts as built for the first of them.
+    `seconds`: its own time, which may be that of others, too.
     """
 
     target: str

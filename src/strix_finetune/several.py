@@ -74,11 +74,14 @@ def build_all(targets: Sequence[Target], engine: Engine, emit: Emit, *, jobs: in
         layers = sorted({step.name for planned in plans for step in planned.plan.steps if step.layer.key in common})
         emit(Notice(f"built once for several targets: {', '.join(layers)}"))
     done: list[dict[str, Outcome]] = [{} for _ in targets]
+    spent = [0.0 for _ in targets]
     for number, target in enumerate(targets):
         steps = [step for step in plans[number].plan.steps if common.get(step.layer.key) == number]
         if steps:
             options = replace(target.options, layers=tuple(step.name for step in steps), jobs=jobs)
+            spent[number] -= time.monotonic()
             done[number] |= _carry_out(target, options, engine, emit)
+            spent[number] += time.monotonic()
     rest: Crew[Outcomes | StrixError] = Crew(emit, engine.close)
     errors: dict[int, StrixError] = {}
     waiting = []
@@ -103,10 +106,12 @@ def build_all(targets: Sequence[Target], engine: Engine, emit: Emit, *, jobs: in
                     if not left:
                         continue
                     options = replace(options, layers=left)
+                spent[number] -= time.monotonic()
                 rest.start(str(number), partial(_in_thread, target, options, engine))
             if not rest.busy:
                 break
             index, outcomes = rest.next()
+            spent[int(index)] += time.monotonic()
             if isinstance(outcomes, StrixError):
                 errors[int(index)] = outcomes
             else:
@@ -114,10 +119,7 @@ def build_all(targets: Sequence[Target], engine: Engine, emit: Emit, *, jobs: in
     except BaseException:
         rest.stop()
         raise
-    rows = tuple(
-        _row(target, done[number], errors.get(number), time.monotonic() - began)
-        for number, target in enumerate(targets)
-    )
+    rows = tuple(_row(target, done[number], errors.get(number), spent[number]) for number, target in enumerate(targets))
     emit(TargetsDone(rows, time.monotonic() - began))
     return rows
 
