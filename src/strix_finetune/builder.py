@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -177,11 +178,14 @@ def announce(plan: Plan, emit: Emit) -> None:
         emit(LayerPlanned(step.name, kind, step.action.reason, step.layer.key, step.tags, retest))  # type: ignore[arg-type]
 
 
-def _puller(source: Source, workspace: Workspace, engine: Engine) -> Callable[[Step, Emit, Check], tuple[str, bool]]:
-    def pull(step: Step, emit: Emit, check: Check) -> tuple[str, bool]:
-        taken = source.take(step.layer, engine, emit, check)
-        now = tested.digests(workspace.stack, step.name)
-        return taken.image, any(taken.config.tests.get(name) != digest for name, digest in now.items())
+def _puller(
+    source: Source, workspace: Workspace, engine: Engine
+) -> Callable[[Step, Emit, Check], AbstractContextManager[tuple[str, bool]]]:
+    @contextmanager
+    def pull(step: Step, emit: Emit, check: Check) -> Iterator[tuple[str, bool]]:
+        with source.take(step.layer, engine, emit, check) as taken:
+            now = tested.digests(workspace.stack, step.name)
+            yield taken.image, any(taken.config.tests.get(name) != digest for name, digest in now.items())
 
     return pull
 

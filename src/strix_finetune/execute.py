@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Iterator, Mapping, Set
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -75,15 +75,15 @@ class Work:
     """What the executor needs to know about one layer beyond its plan: how to ask for the build and how to test it.
 
     `request` may fetch and bootstrap (it is called when the layer's turn comes); `log_path` is shown to the user.
-    `weigh` raises TooLarge for an image that is larger than its layer may be. `pull` fetches a layer from a registry
-    and returns its image, without a name, and whether its tests must be run here before it gets one.
+    `weigh` raises TooLarge for an image that is larger than its layer may be. `pull` fetches a layer from a registry:
+    its image, which is gone at the end of the block if it has no name then, and whether it must be tested before that.
     """
 
     request: Callable[[Step, Emit], BuildRequest]
     smoke: Callable[[Step, str, Emit], tuple[SmokeResult, ...]]
     log_path: Callable[[Step], str]
     weigh: Callable[[Step, str], None] = lambda step, image: None
-    pull: Callable[[Step, Emit, Check], tuple[str, bool]] | None = None
+    pull: Callable[[Step, Emit, Check], AbstractContextManager[tuple[str, bool]]] | None = None
 
 
 def execute(plan: Plan, engine: Engine, work: Work, emit: Emit, *, jobs: int = 2) -> Mapping[str, Outcome]:
@@ -204,17 +204,12 @@ def _fetch(step: Step, engine: Engine, work: Work, emit: Emit, check: Check) -> 
     assert work.pull is not None
     began = time.monotonic()
     emit(LayerStarted(step.name, step.action.reason, work.log_path(step), "pull"))
-    image = ""
-    smoke: tuple[SmokeResult, ...] = ()
     try:
-        with _disk_faults(step.name):
-            image, untested = work.pull(step, emit, check)
+        with _disk_faults(step.name), work.pull(step, emit, check) as (image, untested):
             smoke = work.smoke(step, image, emit) if untested else ()
-        check()
-        move_tags(engine, image, step.tags)
+            check()
+            move_tags(engine, image, step.tags)
     except StrixError as error:
-        if image:
-            _discard(image, step.name, engine, emit)
         seconds = time.monotonic() - began
         tail = error.log_tail if isinstance(error, SmokeFailed) else ()
         emit(LayerDone(step.name, "failed", seconds, message=str(error), log_tail=tail))

@@ -103,8 +103,12 @@ def connection(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 @pytest.fixture
 def place(tmp_path: Path, connection: Engine) -> Place:
-    """A diamond: root → left, right → top; `top` copies a file of `right`."""
-    images = tmp_path / "images"
+    return diamond(tmp_path, connection.info.kind)
+
+
+def diamond(root: Path, kind: str) -> Place:
+    """Definitions of a diamond: root → left, right → top; `top` copies a file of `right`."""
+    images = root / "images"
     for folder in ("channels", "locks"):
         (images / folder).mkdir(parents=True)
     (images / "macros.j2").write_text("")
@@ -113,9 +117,9 @@ def place(tmp_path: Path, connection: Engine) -> Place:
         'name = "debian"\ndescription = "test"\npython = "3.14"\nbootstrap = { source = "mmdebstrap" }\n'
         'apt = { suite = "sid" }\n'
     )
-    made = Place(tmp_path, connection.info.kind)
+    made = Place(root, kind)
     # a checkout keeps its locks with its definitions, any other place with the user's data
-    for folder in (images / "locks", tmp_path / "data" / "strix-finetune" / "locks"):
+    for folder in (images / "locks", root / "data" / "strix-finetune" / "locks"):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"debian-{TARGET}.toml").write_text(LOCK)
     busybox = Path("/bin/busybox")
@@ -128,7 +132,7 @@ def place(tmp_path: Path, connection: Engine) -> Place:
     (images / "root/files/bin").mkdir()
     shutil.copy(busybox, images / "root/files/bin/busybox")
     # every run of the tests has keys of its own
-    (images / "root/files/unique").write_text(str(tmp_path))
+    (images / "root/files/unique").write_text(str(root))
     made.layer("left", "FROM {{ parent }}\nRUN echo left > /left\n", 'parent = ["root"]')
     made.layer("right", "FROM {{ parent }}\nRUN echo right > /right\n", 'parent = ["root"]\nrole = "builder"')
     made.layer(

@@ -6,6 +6,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from strix_finetune import key as keys
 from strix_finetune import names, tested
-from strix_finetune.errors import InputError, StrixError, WorkError
+from strix_finetune.errors import EngineError, InputError, StrixError, WorkError
 from strix_finetune.events import BlobProgress, Event, LayerDone, LayerStarted, Notice
 from strix_finetune.execute import Failed, Outcome, Pulled, Work, execute
 from strix_finetune.model import Keyed
@@ -50,6 +51,8 @@ class Store(FakeEngine):
 
     configs: dict[str, dict[str, Any]] = field(default_factory=dict)
     broken: bool = False
+    own_ids: bool = False
+    partial: bool = True
 
     def configuration(self, ref: str) -> dict[str, Any] | None:
         return self.configs.get(self.refs.get(ref, ref))
@@ -63,14 +66,18 @@ class Store(FakeEngine):
         for number, (name, diff_id) in enumerate(zip(told["Layers"], config["rootfs"]["diff_ids"], strict=True)):
             if name in files:
                 assert digest_of(files[name]) == diff_id
+            elif not self.partial:
+                raise EngineError("it wants all layers")
             else:
                 wanted = config["rootfs"]["diff_ids"][: number + 1]
                 assert any(own[: number + 1] == wanted for own in held), "a layer is missing"
         image = digest_of(files[told["Config"]])
         self.calls.append(("load", *[name for name in told["Layers"] if name in files]))
-        if not self.broken:
-            self.store[image] = config["config"]["Labels"]
-            self.configs[image] = config
+        if self.own_ids:
+            image = "sha256:" + image[:6:-1]
+        self.store[image] = config["config"]["Labels"]
+        self.configs[image] = config | ({"rootfs": {"diff_ids": []}} if self.broken else {})
+        self.refs.update(dict.fromkeys(told["RepoTags"], image))
 
 
 class Site:
@@ -168,8 +175,10 @@ class Site:
         source = self.source(engine)
         plan = self.plan(source, engine)
 
-        def take(step: Step, emit: Any, check: Any) -> tuple[str, bool]:
-            return source.take(step.layer, engine, emit, check).image, False
+        @contextmanager
+        def take(step: Step, emit: Any, check: Any) -> Iterator[tuple[str, bool]]:
+            with source.take(step.layer, engine, emit, check) as taken:
+                yield taken.image, False
 
         def build(step: Step, emit: Any) -> Any:
             raise WorkError("this test builds nothing")
@@ -355,7 +364,22 @@ def test_layers_that_the_engine_has_are_not_fetched(site: Site) -> None:
     site.pull(engine)
     fetched = {line.rpartition("/")[2] for line in site.served.requests("GET") if "/blobs/" in line}
     assert len(fetched) == 2
-    assert engine.calls[-4] == ("load", "3.tar")
+    assert [call for call in engine.calls if call[0] == "load"] == [("load", "3.tar")]
+
+
+def test_an_engine_that_keeps_images_in_its_own_way(site: Site) -> None:
+    """Ids that are no digests of configurations, and no layer may be missing."""
+    site.push()
+    site.write("python/strix_train/run.py", "print(2)\n")
+    engine = Store(own_ids=True, partial=False)
+    site.build(engine)
+    image = site.pull(engine)
+    assert engine.refs[names.final_ref(TARGET)] == image
+    assert [call for call in engine.calls if call[0] == "load"] == [("load", "0.tar", "1.tar", "2.tar", "3.tar")]
+    assert not any("/pulled:" in ref for ref in engine.refs)
+    before = len(engine.calls)
+    assert site.pull(engine) == image
+    assert "load" not in {call[0] for call in engine.calls[before:]}
 
 
 def edit(site: Site, change: Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], None]) -> None:
@@ -465,7 +489,7 @@ def test_a_target_that_is_not_there_is_told_with_those_that_are(site: Site) -> N
 def test_an_engine_that_loads_something_else_is_seen(site: Site) -> None:
     site.push()
     engine = Store(broken=True)
-    with pytest.raises(StrixError, match="as another image than sha256:"):
+    with pytest.raises(StrixError, match="as another image than it is"):
         site.pull(engine)
     assert not engine.refs
 
@@ -587,6 +611,9 @@ def test_a_build_takes_no_layer_that_nobody_trusted_signed(site: Site, tmp_path:
     source.keys = keyring.trusted(tmp_path, [key])
     layer = site.keyed["app"]
     assert source.offers(layer)
-    with pytest.raises(Untrusted, match="is not signed"):
-        source.take(layer, engine, site.events.append, lambda: None)
+    with (
+        pytest.raises(Untrusted, match="is not signed"),
+        source.take(layer, engine, site.events.append, lambda: None),
+    ):
+        pass
     assert not engine.store

@@ -33,14 +33,15 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """An image that is in the engine's store now, without a name. `received`: bytes of blobs that were fetched."""
+    """An image that is in the engine's store now. `received`: bytes of blobs that were fetched."""
 
     image: str
     config: Config
     received: int
 
 
-def take(
+@contextmanager
+def taken(
     engine: Engine,
     registry: Registry,
     offer: Offer,
@@ -51,36 +52,76 @@ def take(
     wanted: Keyed | None = None,
     keys: Sequence[Trusted] | None = None,
     check: Check = lambda: None,
-) -> Taken:
+) -> Iterator[Taken]:
     """Verify an image by its configuration, fetch the layers that the engine lacks, and load it.
 
-    `offer` was checked by `check_offer`. With `keys` one of them must have signed it.
-    Blobs lie in `folder` until they are loaded; those of an attempt that was cut
-    off are gone on with. Raises Untrusted, another RegistryError, or EngineError.
+    `offer` was checked by `check_offer`. With `keys` one of them must have signed it. Blobs lie in `folder` until they
+    are loaded; those of an attempt that was cut off are gone on with. The image stays if it has a name when the block
+    ends. Raises Untrusted, another RegistryError, or EngineError.
     """
     config = trust.check_config(registry.small(offer.config), offer, place, wanted)
     if keys is not None:
         emit(Notice(f"{place} is signed by {check_signed(registry, offer, place, keys)}"))
-    layer = offer.annotations[names.LAYER]
-    if engine.image(offer.config.digest) is not None:
-        return Taken(offer.config.digest, config, 0)
-    held = _held(engine, config.diff_ids)
-    lacking = offer.layers[held:]
-    with _alone(folder / offer.config.digest.replace(":", "-")) as own:
+    told, digest = offer.annotations, offer.config.digest
+    name = f"{names.PREFIX}/pulled:{digest.removeprefix('sha256:')[:32]}"
+    mine = names.layer_ref(told[names.LAYER], told[names.TARGET], told[names.KEY])
+    found, received = _here(engine, config, (digest, mine)), 0
+    try:
+        if found is None:
+            with _alone(folder / digest.replace(":", "-")) as own:
+                received = _load(engine, registry, offer, config, name, own, emit, check)
+                shutil.rmtree(own)
+            found = _here(engine, config, (name, digest))
+        if found is None:
+            raise EngineError(Problem(f"the engine loaded {place} as another image than it is", cure="pull again"))
+        yield Taken(found, config, received)
+    finally:
+        engine.untag(name)
 
-        def path(what: Descriptor) -> Path:
-            return own / what.digest.replace(":", "-")
 
-        received = moves.receive(registry, lacking, path, layer, emit, check)
+def _load(
+    engine: Engine,
+    registry: Registry,
+    offer: Offer,
+    config: Config,
+    name: str,
+    folder: Path,
+    emit: Emit,
+    check: Check,
+) -> int:
+    """Fetch and load; returns the bytes that were fetched."""
+
+    def path(what: Descriptor) -> Path:
+        return folder / what.digest.replace(":", "-")
+
+    def load(held: int) -> int:
+        lacking = offer.layers[held:]
+        received = moves.receive(registry, lacking, path, offer.annotations[names.LAYER], emit, check)
         check()
         files = [None] * held + [path(what) for what in lacking]
-        engine.load(lambda: archive(config, files))
-        shutil.rmtree(own)
-    if engine.image(offer.config.digest) is None:
-        raise EngineError(
-            Problem(f"the engine loaded {place} as another image than {offer.config.digest[:19]}", cure="pull again")
-        )
-    return Taken(offer.config.digest, config, received)
+        engine.load(lambda: archive(config, files, name))
+        return received
+
+    held = _held(engine, config.diff_ids)
+    try:
+        return load(held)
+    except EngineError:
+        # one that keeps its images in another way wants all of them
+        if not held:
+            raise
+    return load(0)
+
+
+def _here(engine: Engine, config: Config, refs: Sequence[str]) -> str | None:
+    """The id of an image with this very configuration: engines that keep images as registries do have their own ids."""
+    for ref in refs:
+        found = engine.image(ref)
+        said = engine.configuration(found.id) if found else None
+        if found and said:
+            labels = (said.get("config") or {}).get("Labels") or {}
+            if (labels, tuple(said["rootfs"]["diff_ids"])) == (dict(config.labels), config.diff_ids):
+                return found.id
+    return None
 
 
 @contextmanager
@@ -96,9 +137,10 @@ def _alone(folder: Path) -> Iterator[Path]:
         yield folder
 
 
-def archive(config: Config, layers: Sequence[Path | None]) -> Iterator[bytes]:
+def archive(config: Config, layers: Sequence[Path | None], name: str) -> Iterator[bytes]:
     """Stream an image in `docker save`'s form; a layer that the engine has already is named only."""
-    listed = [{"Config": "config.json", "RepoTags": None, "Layers": [f"{number}.tar" for number in range(len(layers))]}]
+    files = [f"{number}.tar" for number in range(len(layers))]
+    listed = [{"Config": "config.json", "RepoTags": [name], "Layers": files}]
     yield from _member("manifest.json", io.BytesIO(json.dumps(listed).encode()))
     yield from _member("config.json", io.BytesIO(config.content))
     for number, path in enumerate(layers):

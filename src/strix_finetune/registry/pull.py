@@ -76,15 +76,9 @@ def pull(
     began = time.monotonic()
     layer, key = found.offer.annotations[names.LAYER], found.offer.annotations[names.KEY]
     emit(LayerStarted(layer, f"{found.place}, key {key[: names.KEY_DIGITS]}", "", "pull"))
-    before = engine.image(found.offer.config.digest)
-    taken = loading.take(engine, registry, found.offer, found.place, folder, emit, keys=keys)
     tags = (names.final_ref(target), names.layer_ref(layer, target, key), names.moving_ref(layer, target))
-    try:
+    with loading.taken(engine, registry, found.offer, found.place, folder, emit, keys=keys) as taken:
         move_tags(engine, taken.image, tags)
-    except BaseException:
-        if before is None:
-            engine.remove(taken.image)
-        raise
     seconds = time.monotonic() - began
     held = engine.image(taken.image)
     emit(LayerDone(layer, "pulled", seconds, taken.image, held.size if held else 0))

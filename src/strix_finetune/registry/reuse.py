@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,11 +46,11 @@ class Source:
             self._asked[layer.key] = self._ask(layer)
         return self._asked[layer.key] is not None
 
-    def take(self, layer: Keyed, engine: Engine, emit: Emit, check: Check) -> Taken:
-        """Load a layer that is offered, without a name. Raises RegistryError or EngineError."""
+    def take(self, layer: Keyed, engine: Engine, emit: Emit, check: Check) -> AbstractContextManager[Taken]:
+        """Load a layer that is offered; it stays if it gets a name. Raises RegistryError or EngineError."""
         offer = self._asked[layer.key]
         assert offer is not None
-        return loading.take(
+        return loading.taken(
             engine,
             self.registry,
             offer,
