@@ -108,11 +108,14 @@ def entered(stranger: Stranger, name: str, env: dict[str, str]) -> str:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a user; a normal user's own tests are the ones above")
-def test_a_normal_user_trains_in_a_toolbox_and_owns_what_comes_of_it(stranger: Stranger) -> None:
-    """Rootless Podman, no access to Docker, no SHELL in the environment; the image comes by a pipe."""
-    stranger.strix("fetch", "demo")
+def test_a_normal_user_trains_in_a_toolbox_and_owns_what_comes_of_it(
+    stranger: Stranger, podman_env: dict[str, str]
+) -> None:
+    """Rootless Podman, no access to Docker, no SHELL in the environment; root's image comes by a pipe."""
+    stranger.strix("fetch", "demo", "--engine", "podman", "--target", TARGET)
     with somebody(stranger.clone) as user:
-        with subprocess.Popen(["docker", "save", IMAGE], stdout=subprocess.PIPE) as save:
+        saving = ["podman", "save", "--quiet", IMAGE]
+        with subprocess.Popen(saving, stdout=subprocess.PIPE, env={**os.environ, **podman_env}) as save:
             assert save.stdout
             user.run("podman", "load", "--quiet", stdin=save.stdout.fileno())
         assert save.returncode == 0
