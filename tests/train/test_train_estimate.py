@@ -116,6 +116,9 @@ def test_a_run_tells_its_estimate(runs: dict[str, Done], forks: Callable[[str], 
     dry = forks("hf").train("llama.yaml", "--dry-run", "--set", "backend=hf")
     assert dry.code == 0
     assert "\nestimate " in dry.out
+    six = ["schedule.batch=auto", "schedule.accumulation=6"]
+    auto = forks("hf").train("llama.yaml", "--dry-run", "--set", "backend=hf", *[w for s in six for w in ("--set", s)])
+    assert "30 steps of 6 × 1 rows" in auto.out
 
 
 def test_the_whole_process_is_met(workshop: Workshop, forks: Callable[[str], Forks], tmp_path: Path) -> None:
@@ -125,5 +128,7 @@ def test_the_whole_process_is_met(workshop: Workshop, forks: Callable[[str], For
     assert told.code == 0, told.err
     done = forks("hf").train(recipe, "--run-dir", tmp_path / "run")
     assert done.code == 0, done.err
+    # no row is as long as max_length, which is 128
+    assert 20 < json.loads(told.out)["run"]["length"] < 60
     measured = json.loads((tmp_path / "run" / "report.json").read_text())["peak_memory"]
     assert json.loads(told.out)["backends"]["hf"]["needed"] == pytest.approx(measured, rel=0.35)

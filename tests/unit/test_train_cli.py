@@ -191,7 +191,8 @@ def test_a_reader_that_leaves_is_no_fault() -> None:
 def test_light_commands_load_nothing_heavy(recipe: Path) -> None:
     code = (
         "import sys\nfrom strix_train.__main__ import main\n"
-        "for words in (['--help'], ['--version'], ['recipes'], ['check', 'r.yaml'], ['check', 'nope']): main(words)\n"
+        "for words in (['--help'], ['--version'], ['recipes'], ['check', 'r.yaml'], ['check', 'nope'],\n"
+        "  ['estimate', 'llama3.1-8b-lora', '--device', 'h200'], ['bench', 'm', '--adapters', 'x']): main(words)\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )
     assert python("-c", code).stderr.splitlines()[-1] == "[]"

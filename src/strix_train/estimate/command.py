@@ -55,10 +55,14 @@ def _longest(word: str, settings: Sequence[str]) -> int | None:
 
 def longest_of(plan: Plan) -> int | None:
     """Return the tokens of the longest row of a plan, where all were counted."""
-    mine = [found for index, found in plan.lengths.items() if plan.sets[index].role == "train"]
-    if not mine or len(mine) != sum(each.role == "train" for each in plan.sets):
-        return None
-    return max(found.longest for found in mine) if all(found.exact for found in mine) else None
+    train = [(index, each.data) for index, each in enumerate(plan.sets) if each.role == "train"]
+    longest = 0
+    for index, data in train:
+        found = plan.lengths.get(index)
+        if data is None or found is None or found.sampled < len(data):
+            return None
+        longest = max(longest, found.longest)
+    return longest or None
 
 
 def preflight(plan: Plan, machine: Machine, backend: Backend) -> tuple[str, str] | None:
