@@ -73,6 +73,10 @@ def test_without_labels_the_model_is_as_it_was(model: Any) -> None:
     chunkedloss.install(model)
     assert torch.equal(model(input_ids=ids).logits, before)
     assert model(**batch(1)).logits is None
+    with torch.no_grad():
+        evaluated = model(**batch(1)).loss
+    assert not evaluated.requires_grad
+    assert float(evaluated) == pytest.approx(float(model(**batch(1)).loss.detach()), rel=1e-6)
 
 
 def test_nothing_as_large_as_the_logits_is_saved(workshop: Workshop) -> None:

@@ -33,8 +33,8 @@ def install(model: Any) -> bool:
     usual: Any = loss_utils.ForCausalLMLoss
     inner = model.get_base_model() if hasattr(model, "peft_config") else model
     head: Any = inner.get_output_embeddings() if hasattr(inner, "get_output_embeddings") else None
-    if type(head) is not torch.nn.Linear or head.bias is not None:
-        return False
+    if type(head) is not torch.nn.Linear or head.bias is not None or hasattr(head.weight, "ds_id"):
+        return False  # DeepSpeed's third stage holds a weight only while its own layer computes
     if not hasattr(inner, "loss_function") or inner.loss_function is not usual:
         return False
     text = inner.config.get_text_config()
@@ -83,6 +83,8 @@ def loss(
 
     if shifted is None:
         shifted = torch.nn.functional.pad(labels, (0, 1), value=IGNORED)[..., 1:]
+    if not torch.is_grad_enabled():
+        weight = weight.detach()  # an autograd function is told of gradients that nobody is going to ask for
     targets = shifted.reshape(-1).to(hidden.device)
     learned = (targets != IGNORED).nonzero()[:, 0]
     total = _summed().apply(hidden.reshape(-1, hidden.shape[-1])[learned], weight, targets[learned], cap)
