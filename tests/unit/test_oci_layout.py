@@ -16,6 +16,7 @@ import pytest
 from strix_finetune import names
 from strix_finetune.errors import EngineError, InputError
 from strix_finetune.oci import layout
+from strix_finetune.oci.memory import Memory
 from strix_finetune.oci.normal import FIXED_TIME
 from tests.unit.oci_images import ImageEngine, layer_tar
 
@@ -209,3 +210,64 @@ def test_what_was_pushed_and_pulled_again_is_the_same(tmp_path: Path) -> None:
         pulled.hold(ref, layers, **json.loads(b"".join(first.packed[ref].config.read(0)))["config"])
     second = export(pulled, tmp_path / "2", "base", groups=groups)
     assert second.packed["top"].digest == first.packed["top"].digest
+
+
+def memory(folder: Path, *present: str, everything: bool = False) -> Memory:
+    return Memory(folder / "memory", lambda digest: everything or digest in present)
+
+
+def changed(text: str) -> ImageEngine:
+    engine = ImageEngine()
+    engine.hold("base", [layer_tar(BASE)], Labels={names.LAYER: "base"})
+    engine.hold("top", [layer_tar(BASE), layer_tar({"opt": 0o755, "opt/a": text})], Labels=LABELS)
+    return engine
+
+
+def test_what_was_packed_before_is_not_packed_again_where_it_is_present(tmp_path: Path) -> None:
+    export(changed("1"), tmp_path / "1", "base", memory=memory(tmp_path))
+    told: list[str] = []
+    made = export(changed("2"), tmp_path / "2", "base", memory=memory(tmp_path, everything=True), tell=told.append)
+    assert told == ["reading top", "top: packing rest, 0 MB"]
+    plain = export(changed("2"), tmp_path / "3", "base")
+    assert made.packed["top"].digest == plain.packed["top"].digest
+    assert made.packed["base"].digest == plain.packed["base"].digest
+    with pytest.raises(EngineError, match="was there a moment ago; push again"):
+        list(made.layers["base"][0].content.read(0))
+    # and the very same image is not even read
+    told.clear()
+    again = export(changed("2"), tmp_path / "4", "base", memory=memory(tmp_path, everything=True), tell=told.append)
+    assert told == []
+    assert again.packed["top"].digest == plain.packed["top"].digest
+
+
+def test_what_is_not_present_is_packed_again(tmp_path: Path) -> None:
+    first = export(changed("1"), tmp_path / "1", "base", memory=memory(tmp_path))
+    top = first.layers["top"][-1].content.descriptor.digest
+    made = export(changed("1"), tmp_path / "2", "base", memory=memory(tmp_path, top))
+    assert b"".join(made.layers["base"][0].content.read(0)) == b"".join(first.layers["base"][0].content.read(0))
+    assert made.packed == first.packed
+
+
+def test_a_memory_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    first = export(changed("1"), tmp_path / "1", "base", memory=memory(tmp_path))
+    files = list((tmp_path / "memory").iterdir())
+    assert len(files) == 2
+    for path, content in zip(files, (b"no gzip", gzip.compress(b'{"rows": [{}], "raw": {}}')), strict=True):
+        path.write_bytes(content)
+    made = export(changed("1"), tmp_path / "2", "base", memory=memory(tmp_path, everything=True))
+    assert made.packed == first.packed
+    assert b"".join(made.layers["top"][-1].content.read(0))
+
+
+def test_another_epoch_or_group_is_another_image(tmp_path: Path) -> None:
+    held = memory(tmp_path, everything=True)
+    export(changed("1"), tmp_path / "1", "base", memory=held)
+    variants: list[dict[str, Any]] = [
+        {"groups": {"top": {"a": ["opt"]}}},
+        {"compression": "zstd"},
+        {"limit": 10**6},
+    ]
+    for number, more in enumerate(variants):
+        told: list[str] = []
+        export(changed("1"), tmp_path / f"2{number}", "base", memory=held, tell=told.append, **more)
+        assert any(line.startswith("top: packing") for line in told), more

@@ -28,15 +28,24 @@ T = TypeVar("T")
 class Exported(Generic[T]):
     """What was seen of an image: its configuration, and what the visit of each layer gave, the lowest first.
 
-    A layer that is no tar gave None. Where one layer is there twice, so is what its visit gave.
+    A layer that is no tar gave None. Where one layer is there twice, so is what its visit gave. `names`: what the
+    archive calls each; engines make that from the layer and those below, so that the same name is the same layer.
     """
 
     config: Mapping[str, Any]
     layers: tuple[T | None, ...]
+    names: tuple[str, ...] = ()
 
 
-def read(engine: Engine, image: str, visit: Callable[[tarfile.TarFile], T]) -> Exported[T]:
+def read(
+    engine: Engine,
+    image: str,
+    visit: Callable[[tarfile.TarFile], T],
+    known: Callable[[str], T | None] = lambda name: None,
+) -> Exported[T]:
     """Export an image and `visit` each of its layers, in the order in which the engine sends them.
+
+    `known` may have an answer for a layer by its name in the archive, which then passes by unread.
 
     Raises EngineError when it cannot be exported or the archive is not whole.
     """
@@ -52,6 +61,9 @@ def read(engine: Engine, image: str, visit: Callable[[tarfile.TarFile], T]) -> E
                 handle = archive.extractfile(member) if member.isfile() else None
                 if handle is None:
                     continue
+                if (held := known(member.name)) is not None:
+                    seen[member.name] = held
+                    continue
                 head = cast(io.BufferedReader, handle).peek(512)[:512]
                 if head[:1] in (b"{", b"["):
                     texts[member.name] = handle.read(_TEXT_LIMIT)
@@ -64,7 +76,8 @@ def read(engine: Engine, image: str, visit: Callable[[tarfile.TarFile], T]) -> E
         if close is not None:
             close()
     config, names = _described(texts)
-    return Exported(config, tuple(seen.get(links.get(name, name)) for name in names))
+    places = tuple(links.get(name, name) for name in names)
+    return Exported(config, tuple(seen.get(place) for place in places), places)
 
 
 def _described(texts: Mapping[str, bytes]) -> tuple[Mapping[str, Any], list[str]]:

@@ -12,6 +12,7 @@ the two trees, without what only tells how it was built (see `normal`). `folder`
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,13 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from strix_finetune import names
 from strix_finetune.engine.base import Engine
 from strix_finetune.errors import EngineError, InputError, Problem
 from strix_finetune.lockmodel import Lock
 from strix_finetune.model import Stack
 from strix_finetune.oci import pack
-from strix_finetune.oci.config import config, labels
+from strix_finetune.oci.config import config
+from strix_finetune.oci.cuts import Cut, cuts, keys
 from strix_finetune.oci.descriptor import (
     CONFIG,
     INDEX,
@@ -36,13 +37,16 @@ from strix_finetune.oci.descriptor import (
     canonical,
     image_manifest,
 )
+from strix_finetune.oci.memory import Memory, Remembered, Row
 from strix_finetune.oci.normal import normal, settled
+from strix_finetune.oci.pack import Unread
 from strix_finetune.oci.scan import RawImage, read_image
 from strix_finetune.oci.split import LIMIT, MOST_LAYERS, Part, split
 from strix_finetune.oci.tree import Change, Tree, apply, change, with_folders
 
 _BLOCK = 1024 * 1024
 _REF = "org.opencontainers.image.ref.name"
+_MADE_BY = re.compile(r"strix-finetune ([^\s:]+): (.+)")
 
 Groups = Mapping[str, Mapping[str, Sequence[str]]]
 Tell = Callable[[str], None]
@@ -93,104 +97,124 @@ def export(
     groups: Groups | None = None,
     compression: pack.Compression = "gzip",
     limit: int = LIMIT,
+    memory: Memory | None = None,
     tell: Tell = lambda text: None,
 ) -> Layout:
     """Write an image and its parents into `folder`, which needs room for the unpacked image while this runs.
 
-    Raises EngineError where the engine fails or a parent is none, InputError for a file that no layer may hold.
+    With `memory`, layers that were packed before and are present where they go are not read and not written: their
+    content cannot be had from the result. Raises EngineError where the engine fails or a parent is none, InputError for
+    a file that no layer may hold.
     """
-    blobs = folder / "blobs" / "sha256"
-    blobs.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".export-", dir=folder) as work:
-        tell(f"reading {image}")
-        raw = read_image(engine, image, spool=lambda number: (Path(work) / str(number)).open("wb"))
-        cuts = _cuts(engine, image, parents, raw)
-        layers = _write(raw, cuts, Path(work), blobs, epoch, groups or {}, compression, limit, tell)
+    stack = cuts(engine, image, parents)
+    how = _How(folder / "blobs" / "sha256", epoch, groups or {}, compression, limit, tell)
+    how.blobs.mkdir(parents=True, exist_ok=True)
+    try:
+        layers = _layers(engine, stack, how, memory)
+    except Unread:
+        # a file of a layer that was not read is needed after all
+        layers = _layers(engine, stack, how, None)
+    if sum(len(steps) for steps in layers) > MOST_LAYERS:
+        raise InputError(
+            f"the image would have more than {MOST_LAYERS} layers", cure="name fewer groups in its layer.toml files"
+        )
     packed: dict[str, Packed] = {}
     held: dict[str, tuple[Layer, ...]] = {}
-    for cut in cuts:
-        held[cut.ref] = tuple(layer for step in layers[: cuts.index(cut) + 1] for layer in step)
-        packed[cut.ref] = _packed(cut, held[cut.ref], blobs, epoch)
+    for number, cut in enumerate(stack):
+        held[cut.ref] = tuple(layer for step in layers[: number + 1] for layer in step)
+        packed[cut.ref] = _packed(cut, held[cut.ref], how.blobs, epoch)
     _write_index(folder, packed)
     return Layout(folder, packed, held)
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
-    """One image of the stack: how many of the engine's layers it has, and its configuration."""
+class _How:
+    """All that decides on the layers but the image, and where they go."""
 
-    ref: str
-    count: int
-    raw: Mapping[str, object]
-    name: str
+    blobs: Path
+    epoch: int
+    groups: Groups
+    compression: pack.Compression
+    limit: int
+    tell: Tell
 
 
-def _cuts(engine: Engine, image: str, parents: Sequence[str], raw: RawImage) -> tuple[_Cut, ...]:
-    """Where in the layers of the image its parents end, lowest first, the image itself last."""
-    from strix_finetune.oci.inspected import configuration
-
-    found = [_Cut(image, len(raw.layers), raw.config, labels(raw.config).get(names.LAYER, "image"))]
-    for ref in parents:
-        said = configuration(engine, ref)
-        ids = tuple(said["rootfs"]["diff_ids"])
-        if raw.diff_ids[: len(ids)] != ids:
-            raise EngineError(
-                Problem(
-                    f"{image} was not built on the present {ref}", cure="run 'strix-finetune build --rebuild' for it"
-                )
-            )
-        found.append(_Cut(ref, len(ids), said, labels(said).get(names.LAYER, "image")))
-    return tuple(sorted(found, key=lambda cut: cut.count))
+def _layers(engine: Engine, stack: Sequence[Cut], how: _How, memory: Memory | None) -> list[tuple[Layer, ...]]:
+    """The layers that each image of the stack adds, lowest first."""
+    named = keys(stack, how.groups, [how.epoch, how.compression, how.limit])
+    known = [memory.find(name) if memory else None for name in named]
+    if all(known):
+        return [_remembered(cut, found) for cut, found in zip(stack, known, strict=True) if found]
+    raws = {name: layer for found in known if found for name, layer in found.raw.items()}
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=how.blobs.parent.parent) as work:
+        how.tell(f"reading {stack[-1].ref}")
+        raw = read_image(engine, stack[-1].ref, spool=lambda number: (Path(work) / str(number)).open("wb"), known=raws)
+        if raw.diff_ids != stack[-1].diff_ids:
+            raise EngineError(Problem(f"{stack[-1].ref} was replaced while it was read", cure="do it again"))
+        return _write(raw, stack, known, Path(work), how, memory, named)
 
 
 def _write(
     raw: RawImage,
-    cuts: Sequence[_Cut],
+    stack: Sequence[Cut],
+    known: Sequence[Remembered | None],
     work: Path,
-    blobs: Path,
-    epoch: int,
-    groups: Groups,
-    compression: pack.Compression,
-    limit: int,
-    tell: Tell,
+    how: _How,
+    memory: Memory | None,
+    named: Sequence[str],
 ) -> list[tuple[Layer, ...]]:
-    """The layers that each image of the stack adds, lowest first."""
     made: list[tuple[Layer, ...]] = []
     tree: Tree = {}
     below: Tree = {}
     begin = 0
-    with ExitStack() as stack:
+    with ExitStack() as files:
         opened: dict[int, IO[bytes]] = {}
 
         def spool(number: int) -> IO[bytes]:
             if number not in opened:
-                opened[number] = stack.enter_context((work / str(number)).open("rb"))
+                opened[number] = files.enter_context((work / str(number)).open("rb"))
             return opened[number]
 
         read = pack.reader(spool)
-        for cut in cuts:
+        for cut, found, name in zip(stack, known, named, strict=True):
             for layer in raw.layers[begin : cut.count]:
                 apply(tree, layer.entries, layer.gone, layer.opaque)
-            begin = cut.count
-            now = settled(below, normal(tree, epoch))
-            own = change(below, now)
-            steps: list[Layer] = []
-            for part in split(own.entries, own.gone, groups.get(cut.name, {}), limit=limit):
-                tell(f"{cut.name}: packing {part.name}, {part.size / 1e6:,.0f} MB")
-                whole = Part(part.name, with_folders(Change(part.entries, part.gone), now), part.gone)
-                written = pack.write(whole, read, blobs, compression)
-                content = _blob(blobs, written.descriptor)
-                steps.append(Layer(cut.name, part.name, content, written.diff_id, written.size))
-            made.append(tuple(steps))
-            below = now
-    if sum(len(steps) for steps in made) > MOST_LAYERS:
-        raise InputError(
-            f"the image would have more than {MOST_LAYERS} layers", cure="name fewer groups in its layer.toml files"
-        )
+            now = settled(below, normal(tree, how.epoch))
+            if found:
+                made.append(_remembered(cut, found))
+            else:
+                own = change(below, now)
+                parts = split(own.entries, own.gone, how.groups.get(cut.name, {}), limit=how.limit)
+                made.append(tuple(_packed_part(cut, part, now, read, how) for part in parts))
+                if memory:
+                    rows = tuple(Row(row.part, row.content.descriptor, row.diff_id, row.size) for row in made[-1])
+                    own_names = dict(zip(raw.names[begin : cut.count], raw.layers[begin : cut.count], strict=True))
+                    memory.keep(name, Remembered(rows, own_names))
+            below, begin = now, cut.count
     return made
 
 
-def _packed(cut: _Cut, layers: Sequence[Layer], blobs: Path, epoch: int) -> Packed:
+def _packed_part(cut: Cut, part: Part, now: Tree, read: pack.Read, how: _How) -> Layer:
+    how.tell(f"{cut.name}: packing {part.name}, {part.size / 1e6:,.0f} MB")
+    whole = Part(part.name, with_folders(Change(part.entries, part.gone), now), part.gone)
+    written = pack.write(whole, read, how.blobs, how.compression)
+    return Layer(cut.name, part.name, _blob(how.blobs, written.descriptor), written.diff_id, written.size)
+
+
+def _remembered(cut: Cut, found: Remembered) -> tuple[Layer, ...]:
+    def absent(digest: str) -> Callable[[int], Iterator[bytes]]:
+        def read(offset: int) -> Iterator[bytes]:
+            raise EngineError(Problem(f"the layer {digest} was there a moment ago", cure="push again"))
+
+        return read
+
+    return tuple(
+        Layer(cut.name, row.part, Content(row.descriptor, absent(row.descriptor.digest)), row.diff_id, row.size)
+        for row in found.rows
+    )
+
+
+def _packed(cut: Cut, layers: Sequence[Layer], blobs: Path, epoch: int) -> Packed:
     rows = [(layer.diff_id, f"strix-finetune {layer.stack_layer}: {layer.part}") for layer in layers]
     text = config(cut.raw, rows, epoch)
     described = Content.of(CONFIG, text)

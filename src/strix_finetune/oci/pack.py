@@ -18,7 +18,7 @@ from typing import IO, Literal, Protocol
 from strix_finetune.oci.descriptor import LAYER_GZIP, LAYER_ZSTD, Descriptor
 from strix_finetune.oci.normal import FIXED_TIME
 from strix_finetune.oci.split import Part
-from strix_finetune.oci.tree import WHITEOUT, Entry, Kind
+from strix_finetune.oci.tree import NOWHERE, WHITEOUT, Entry, Kind
 
 Compression = Literal["gzip", "zstd"]
 MEDIA_TYPES = {"gzip": LAYER_GZIP, "zstd": LAYER_ZSTD}
@@ -34,6 +34,11 @@ _TYPES = {
     Kind.BLOCK: tarfile.BLKTYPE,
     Kind.FIFO: tarfile.FIFOTYPE,
 }
+
+
+class Unread(Exception):
+    """The content of an entry was not read from the image."""
+
 
 Read = Callable[[Entry], Iterator[bytes]]
 
@@ -145,6 +150,8 @@ def reader(spools: Callable[[int], IO[bytes]]) -> Read:
     """Reads the content of an entry out of the tar that it came in; `spools(n)` is the n-th, open for reading."""
 
     def read(entry: Entry) -> Iterator[bytes]:
+        if entry.where == NOWHERE:
+            raise Unread(entry.path)
         number, offset = entry.where
         stream = spools(number)
         stream.seek(offset)

@@ -39,10 +39,11 @@ class RawLayer:
 
 @dataclass(frozen=True, slots=True)
 class RawImage:
-    """An image: its configuration, and its layers, lowest first."""
+    """An image: its configuration, and its layers, lowest first. `names`: what the engine's archive calls them."""
 
     config: Mapping[str, Any]
     layers: tuple[RawLayer, ...]
+    names: tuple[str, ...] = ()
 
     @property
     def diff_ids(self) -> tuple[str, ...]:
@@ -53,17 +54,30 @@ Spool = Callable[[int], IO[bytes]]
 Keep = Callable[[str], bool]
 
 
-def read_image(engine: Engine, ref: str, *, spool: Spool | None = None, keep: Keep = lambda path: False) -> RawImage:
+def read_image(
+    engine: Engine,
+    ref: str,
+    *,
+    spool: Spool | None = None,
+    keep: Keep = lambda path: False,
+    known: Mapping[str, RawLayer] | None = None,
+) -> RawImage:
     """Stream an image out of the engine. `spool(n)` opens the file that gets the contents of the n-th layer seen.
 
-    `keep` says of which files the content is held in memory. Raises EngineError with one sentence.
+    `keep` says of which files the content is held in memory. `known`: layers by their names in the archive, which are
+    not read. Raises EngineError with one sentence.
     """
     count = iter(range(1 << 20))
-    exported = archive.read(engine, ref, lambda layer: read_layer(layer, next(count), spool=spool, keep=keep))
+    exported = archive.read(
+        engine,
+        ref,
+        lambda layer: read_layer(layer, next(count), spool=spool, keep=keep),
+        lambda name: (known or {}).get(name),
+    )
     ids = (exported.config.get("rootfs") or {}).get("diff_ids")
     if not isinstance(ids, list) or len(ids) != len(exported.layers):
         raise EngineError(Problem(f"the engine's archive of {ref} does not say what its layers are"))
-    return RawImage(exported.config, tuple(layer or RawLayer() for layer in exported.layers))
+    return RawImage(exported.config, tuple(layer or RawLayer() for layer in exported.layers), exported.names)
 
 
 def read_layer(

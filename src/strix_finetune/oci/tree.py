@@ -9,6 +9,8 @@ from enum import Enum
 # how a layer says that something below is gone: image specification, layer.md, "Whiteouts"
 WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
+# `Entry.where` of a file whose content was not read
+NOWHERE = (-1, 0)
 
 
 class Kind(Enum):
