@@ -53,21 +53,30 @@ def push(wanted: str, address: str, builders: bool, force: bool, options: Option
     view = make_view(json=as_json)
     try:
         report = Reporter(view)
+        registry = open_registry(address, options, report)
         plan, lock = make_offline_plan(workspace, engine)
         groups = groups_of(plan, report, builders=builders)
 
         def pack(images: Sequence[str], folder: Path) -> Mapping[str, Packed]:
             from strix_finetune.events import Notice
             from strix_finetune.oci.layout import export, groups_of, lock_epoch
+            from strix_finetune.oci.memory import Memory
 
-            split = groups_of(workspace.stack)
             *parents, image = images
-            epoch = lock_epoch(lock)
-            said = export(engine, image, parents, folder, epoch=epoch, groups=split, tell=lambda t: report(Notice(t)))
+            said = export(
+                engine,
+                image,
+                parents,
+                folder,
+                epoch=lock_epoch(lock),
+                groups=groups_of(workspace.stack),
+                memory=Memory(workspace.folders.cache / "packed", registry.has),
+                tell=lambda text: report(Notice(text)),
+            )
             return said.packed
 
         result = Push(
-            registry=open_registry(address, options, report),
+            registry=registry,
             engine=engine,
             stack=workspace.stack,
             state=workspace.folders.state,
