@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import tarfile
@@ -28,12 +29,14 @@ T = TypeVar("T")
 class Exported(Generic[T]):
     """What was seen of an image: its configuration, and what the visit of each layer gave, the lowest first.
 
-    A layer that is no tar gave None. Where one layer is there twice, so is what its visit gave. `names`: what the
-    archive calls each; engines make that from the layer and those below, so that the same name is the same layer.
+    `digest`: "sha256:…" of the configuration as the engine wrote it. A layer that is no tar gave None. Where one layer
+    is there twice, so is what its visit gave. `names`: what the archive calls each; engines make that from the layer
+    and those below, so that the same name is the same layer.
     """
 
     config: Mapping[str, Any]
     layers: tuple[T | None, ...]
+    digest: str = ""
     names: tuple[str, ...] = ()
 
 
@@ -75,19 +78,19 @@ def read(
         close = getattr(stream, "close", None)
         if close is not None:
             close()
-    config, names = _described(texts)
+    config, names, digest = _described(texts)
     places = tuple(links.get(name, name) for name in names)
-    return Exported(config, tuple(seen.get(place) for place in places), places)
+    return Exported(config, tuple(seen.get(place) for place in places), digest, places)
 
 
-def _described(texts: Mapping[str, bytes]) -> tuple[Mapping[str, Any], list[str]]:
-    """The image's configuration, and the members that are its layers."""
+def _described(texts: Mapping[str, bytes]) -> tuple[Mapping[str, Any], list[str], str]:
+    """The image's configuration, the members that are its layers, and the configuration's digest."""
     try:
         manifest: dict[str, Any] = json.loads(texts["manifest.json"])[0]
         config = json.loads(texts[manifest["Config"]])
         names: list[str] = manifest["Layers"]
         if isinstance(config, dict) and isinstance(names, list):
-            return config, names
+            return config, names, f"sha256:{hashlib.sha256(texts[manifest['Config']]).hexdigest()}"
     except (KeyError, ValueError, IndexError, TypeError, AttributeError):
         pass
     raise EngineError(Problem("the engine's archive of the image does not say what its layers are")) from None
