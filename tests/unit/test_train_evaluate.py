@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
-from strix_train import evaluate
+from strix_train import evaluate, generate
 from strix_train.errors import InputError
 from strix_train.evaluate import Answered, Foretold, Measured, Preferred
+from strix_train.names import ModelName
 from strix_train.recipe.schema import Question
 
 
@@ -57,3 +61,52 @@ def test_there_must_be_something_to_measure(tmp_path: Path) -> None:
     questions = tmp_path / "q.jsonl"
     questions.write_text('{"prompt": "q", "expect": "a"}\n')
     assert len(evaluate.what_to_measure(tmp_path, other, questions).questions) == 1
+
+
+def _lm_eval(monkeypatch: pytest.MonkeyPatch, seen: dict[str, Any]) -> None:
+    """Put a stand-in for lm-eval into place, which notes what it is asked."""
+
+    class TaskManager:
+        all_tasks = ("arc_easy", "hellaswag")
+
+    class HFLM:
+        def __init__(self, **words: Any) -> None:
+            seen["model"] = words
+
+    def simple_evaluate(**words: Any) -> dict[str, Any]:
+        seen["wanted"] = words
+        return {"results": {name: {"alias": name, "acc,none": 0.25, "acc_stderr,none": 0.1} for name in words["tasks"]}}
+
+    modules = {
+        "lm_eval": {"simple_evaluate": simple_evaluate},
+        "lm_eval.models": {},
+        "lm_eval.models.huggingface": {"HFLM": HFLM},
+        "lm_eval.tasks": {"TaskManager": TaskManager},
+    }
+    for name, content in modules.items():
+        module = ModuleType(name)
+        for key, value in content.items():
+            setattr(module, key, value)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(generate, "load", lambda source: ("model", "tokenizer"))
+
+
+def test_tasks_of_lm_eval_are_run_on_the_trained_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+    _lm_eval(monkeypatch, seen)
+    own = tmp_path / "own.yaml"
+    own.write_text("task: own\n")
+    source = generate.Source(ModelName("m", "m", True), None)
+    found = evaluate.tasks(source, ["arc_easy", str(own)], limit=4, batch=2)
+    assert seen["model"] == {"pretrained": "model", "tokenizer": "tokenizer", "batch_size": 2}
+    assert (seen["wanted"]["limit"], seen["wanted"]["tasks"]) == (4, ["arc_easy", str(own)])
+    # numbers alone are kept
+    assert found["arc_easy"] == {"acc,none": 0.25, "acc_stderr,none": 0.1}
+    with pytest.raises(InputError, match="lm-eval has no task 'arc_hard'; `lm-eval ls tasks` lists them"):
+        evaluate.tasks(source, ["arc_hard"], limit=None, batch=2)
+
+
+def test_tasks_without_lm_eval_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    with pytest.raises(InputError, match="--tasks needs the package lm-eval, which is not here"):
+        evaluate.tasks(generate.Source(ModelName("m", "m", True), None), ["arc_easy"], limit=None, batch=2)
