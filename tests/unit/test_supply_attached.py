@@ -22,6 +22,7 @@ from strix_finetune.supply.envelope import sign
 from strix_finetune.supply.verify import verify
 from tests.conftest import Images
 from tests.unit.registry_double import Double, double
+from tests.unit.supply_images import Store
 from tests.unit.test_registry_client import registry
 from tests.unit.test_supply_verify import CHECKS, Site, site
 
@@ -88,6 +89,21 @@ def test_what_is_attached_holds_after_a_pull(site: Site, served: Double) -> None
     before = len(served.manifests)
     attach(site, served)
     assert len(served.manifests) == before
+
+
+def test_an_engine_whose_ids_are_no_digests_of_configurations(site: Site, served: Double) -> None:
+    push(site, served)
+    where = attach(site, served)
+    digest = where.offer.manifest.digest
+    lines = attached.fetch(registry(served), digest)
+    subject = replace(site.subject, image=replace(site.store.held, id="sha256:" + "e" * 64))
+
+    class Other(Store):
+        def export(self, ref: str) -> Iterator[bytes]:
+            yield from site.store.export(site.store.id)
+
+    found = verify(Other().engine, subject, lines, site.keys, [digest])
+    assert [check.name for check in found if not check.holds] == []
 
 
 def test_an_image_that_nobody_pushed_or_signed(site: Site, served: Double) -> None:

@@ -24,10 +24,14 @@ _SOURCES = {"rccl": Licence("BSD-3-Clause"), "llama": Licence("MIT")}
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A bill, and how the image differs from its lock: empty where it does not, or was not compared."""
+    """A bill, and how the image differs from its lock: empty where it does not, or was not compared.
+
+    `config`: digest of the image's configuration, by which registries know it; its layers are named in there.
+    """
 
     bill: Bill
     differences: tuple[str, ...]
+    config: str
 
 
 def make(engine: Engine, image: Image, wanted: Expected | None) -> Found:
@@ -56,7 +60,7 @@ def make(engine: Engine, image: Image, wanted: Expected | None) -> Found:
         checked=wanted is not None,
         system=debs.system(tree),
     )
-    return Found(bill, tuple(faults))
+    return Found(bill, tuple(faults), tree.config)
 
 
 def refuse(found: Found, ref: str) -> Bill:

@@ -9,7 +9,7 @@ import hashlib
 import re
 import tarfile
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import IO
 
@@ -43,7 +43,7 @@ class Tree:
 
     `files`: content. `links`: symbolic links of documentation folders. `digests`: sha256 of compiled parts.
     `licences`: Python file → the SPDX expression at its top. `tops`: folder of an installed distribution's metadata →
-    the names right below site-packages that are its.
+    the names right below site-packages that are its. `config`: digest of the image's configuration.
     """
 
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -51,6 +51,7 @@ class Tree:
     digests: Mapping[str, str] = field(default_factory=dict)
     licences: Mapping[str, str] = field(default_factory=dict)
     tops: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    config: str = ""
 
     def follow(self, path: str) -> bytes | None:
         """The content of a file, with symbolic links on its way; None where there is none."""
@@ -102,7 +103,7 @@ def read(engine: Engine, image: str, wanted: Collection[str] = ()) -> Tree:
     if any(layer is None for layer in exported.layers):
         # a layer that cannot be read may hold anything
         raise EngineError(f"a layer of {image} could not be read, so what it contains is not known")
-    return laid([layer for layer in exported.layers if layer is not None])
+    return replace(laid([layer for layer in exported.layers if layer is not None]), config=exported.digest)
 
 
 def laid(layers: list[_Layer]) -> Tree:

@@ -18,6 +18,8 @@ from strix_finetune.supply.provenance import Said
 from strix_finetune.supply.subject import Subject
 
 _SHOWN = 5
+# what the image is known as in the store, and what else it is known as
+Digests = tuple[set[str], set[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,10 @@ def verify(
 ) -> tuple[Check, ...]:
     """All checks, whatever the first ones give. `digests`: what else the image is known as, beside its id."""
     every, faults = _read(lines, keys)
-    here = {subject.image.id, *digests}
+    read = bill.make(engine, subject.image, subject.expected) if every else None
+    # the id of an image is its configuration's digest, unless the engine keeps images in a way of its own
+    known_as = {subject.image.id, *([read.config] if read else [])}
+    here = (known_as, set(digests))
     found = _chosen(every, here, keys)
     bills = [one for one in found if one.statement.kind == statement.BILL]
     made = [one for one in found if one.statement.kind == statement.PROVENANCE]
@@ -43,13 +48,13 @@ def verify(
         _signature(found, [] if found != every else faults, keys, len(lines) - len(found)),
         _digest(found, subject, here),
         _key(subject, said, unreadable),
-        _contents(engine, subject, bills),
+        _contents(subject, read, bills),
         _provenance(subject, said, unreadable),
         _smoke(subject, said, unreadable),
     )
 
 
-def _chosen(every: list[Signed], here: set[str], keys: Sequence[Trusted]) -> list[Signed]:
+def _chosen(every: list[Signed], here: Digests, keys: Sequence[Trusted]) -> list[Signed]:
     """What one trusted key says of this image, its last word on how it was made; everything where there is no such key.
 
     Whoever may write to a registry may attach more to an image: what nobody trusted has signed makes nothing worse.
@@ -59,7 +64,7 @@ def _chosen(every: list[Signed], here: set[str], keys: Sequence[Trusted]) -> lis
         parts = []
         for kind in (statement.BILL, statement.PROVENANCE):
             of_kind = [one for one in mine if one.statement.kind == kind]
-            parts.append([one for one in of_kind if here <= set(one.statement.subjects.values())] or of_kind)
+            parts.append([one for one in of_kind if _about(one, here)] or of_kind)
         if all(parts):
             return [*parts[0], max(parts[1], key=lambda one: provenance.finished(one.statement.predicate))]
     return every
@@ -109,14 +114,20 @@ def _signature(found: Sequence[Signed], faults: Sequence[str], keys: Sequence[Tr
     return Check(name, True, f"{len(found)} statements by key {', '.join(sorted(common))}{rest}")
 
 
-def _digest(found: Sequence[Signed], subject: Subject, here: set[str]) -> Check:
+def _about(one: Signed, here: Digests) -> bool:
+    """Whether a statement speaks of this image, by any of the names of what is in the store, and by all others."""
+    spoken = set(one.statement.subjects.values())
+    in_store, elsewhere = here
+    return bool(spoken & in_store) and elsewhere <= spoken
+
+
+def _digest(found: Sequence[Signed], subject: Subject, here: Digests) -> Check:
     name, image = "digest", subject.image.id
     if not found:
         return Check(name, False, f"no statement is about {image[:19]}")
     for one in found:
-        spoken = set(one.statement.subjects.values())
-        if not here <= spoken:
-            shown = ", ".join(sorted(digest[:19] for digest in spoken)) or "nothing"
+        if not _about(one, here):
+            shown = ", ".join(sorted(digest[:19] for digest in one.statement.subjects.values())) or "nothing"
             return Check(name, False, f"{image[:19]} is in the store, and what was signed is about {shown}")
     return Check(name, True, f"{image[:19]} is what was signed")
 
@@ -157,11 +168,10 @@ def _parts(labels: Mapping[str, str]) -> Mapping[str, str]:
     return held if isinstance(held, dict) else {}
 
 
-def _contents(engine: Engine, subject: Subject, bills: Sequence[Signed]) -> Check:
+def _contents(subject: Subject, found: bill.Found | None, bills: Sequence[Signed]) -> Check:
     name = "contents"
-    if not bills:
+    if not bills or found is None:
         return Check(name, False, "there is no bill of materials")
-    found = bill.make(engine, subject.image, subject.expected)
     if found.differences:
         return Check(name, False, _some(found.differences))
     whole = subject.known is not None
