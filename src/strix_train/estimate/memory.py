@@ -209,7 +209,9 @@ def _saved(wish: Wish, block: Block) -> float:
         found += 4.0 * wide * block.queries
         found += 4.0 * (block.queries + block.values) if block.head_norms else 0.0
         if wish.eager:
-            found += block.heads * wish.length * (6.0 if wide == 2 else 8.0)
+            # scores in 32 bits and again as they are multiplied; gpt-oss takes its softmax in 16
+            score = 2.0 if wish.shape.kind == "gpt_oss" else 6.0
+            found += block.heads * wish.length * (score if wide == 2 else 8.0)
     found += 3.0 * wide * block.mlp
     if block.experts:
         # rows are gathered for each expert that they go to, and what comes back is weighed
