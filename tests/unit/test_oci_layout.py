@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import pytest
 from strix_finetune import names
 from strix_finetune.errors import EngineError, InputError
 from strix_finetune.oci import layout
-from strix_finetune.oci.descriptor import Content
 from strix_finetune.oci.memory import Memory
 from strix_finetune.oci.normal import FIXED_TIME
 from tests.unit.oci_images import ImageEngine, layer_tar
@@ -181,6 +180,20 @@ def test_a_parent_that_is_none_is_refused(tmp_path: Path) -> None:
         export(engine, tmp_path, "lost")
 
 
+def test_a_parent_that_was_built_anew_is_the_one_of_its_key_that_the_image_stands_on(tmp_path: Path) -> None:
+    marks = {names.LAYER: "base", names.KEY: "k" * 64}
+    before = changed("1")
+    plain = export(before, tmp_path / "1", "base")
+    engine = changed("1")
+    # under its name there is the new one now, and the one before has an id alone
+    engine.hold("base", [layer_tar(BASE, mtime=1)], Labels=marks)
+    engine.hold("sha256:" + "1".zfill(64), [layer_tar(BASE)], Labels=marks)
+    assert engine.add(marks) == "sha256:" + "1".zfill(64)
+    made = export(engine, tmp_path / "2", "base")
+    assert made.packed["top"].layers == plain.packed["top"].layers
+    assert made.packed["base"].layers == plain.packed["base"].layers
+
+
 def test_the_folder_is_an_oci_layout_whose_blobs_are_what_they_say(tmp_path: Path) -> None:
     engine = ImageEngine()
     engine.hold("base", [layer_tar(BASE)])
@@ -272,32 +285,3 @@ def test_another_epoch_or_group_is_another_image(tmp_path: Path) -> None:
         told: list[str] = []
         export(changed("1"), tmp_path / f"2{number}", "base", memory=held, tell=told.append, **more)
         assert any(line.startswith("top: packing") for line in told), more
-
-
-def standing(made: layout.Layout, ref: str) -> tuple[layout.Layer, ...]:
-    """The layers of an image as a registry tells them: by its configuration and its manifest."""
-
-    def absent(offset: int) -> Iterator[bytes]:
-        raise AssertionError("nobody reads what is there")
-
-    contents = [Content(layer.descriptor, absent) for layer in made.packed[ref].layers]
-    return layout.standing_layers(json.loads(b"".join(made.packed[ref].config.read(0))), contents)
-
-
-def test_what_stands_where_it_goes_is_taken_as_it_is(tmp_path: Path) -> None:
-    first = export(changed("1"), tmp_path / "1", "base")
-    told: list[str] = []
-    made = export(changed("2"), tmp_path / "2", "base", standing={"base": standing(first, "base")}, tell=told.append)
-    assert told == ["reading top", "top: packing rest, 0 MB"]
-    assert made.packed["top"].digest == export(changed("2"), tmp_path / "3", "base").packed["top"].digest
-    assert [layer.part for layer in standing(made, "top")] == ["rest", "rest"]
-    # an image that stands on something else is no base for what is above
-    other = export(changed("3"), tmp_path / "4", "base", standing={"top": standing(first, "top")})
-    assert other.packed["top"].digest == export(changed("3"), tmp_path / "5", "base").packed["top"].digest
-
-
-def test_an_image_that_another_program_packed_does_not_stand() -> None:
-    for config in ({}, {"rootfs": {"diff_ids": ["sha256:1"]}, "history": [{"created_by": "RUN make"}]}):
-        content = Content.of("x", b"y")
-        with pytest.raises(ValueError, match=r"packed by another program|does not say"):
-            layout.standing_layers(config, [content])

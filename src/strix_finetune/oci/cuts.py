@@ -35,15 +35,25 @@ def cuts(engine: Engine, image: str, parents: Sequence[str]) -> tuple[Cut, ...]:
     """The stack of an image, lowest first, the image itself last. Raises EngineError where a parent is none."""
     top = _cut(engine, image)
     found = [_cut(engine, ref) for ref in parents]
-    for cut in found:
-        if top.diff_ids[: cut.count] != cut.diff_ids:
-            raise EngineError(
-                Problem(
-                    f"{image} was not built on the present {cut.ref}",
-                    cure="run 'strix-finetune build --rebuild' for it",
-                )
-            )
-    return (*sorted(found, key=lambda cut: cut.count), top)
+    below = [cut if _begins(top, cut) else _before(engine, top, cut) for cut in found]
+    return (*sorted(below, key=lambda cut: cut.count), top)
+
+
+def _begins(top: Cut, cut: Cut) -> bool:
+    return top.diff_ids[: cut.count] == cut.diff_ids
+
+
+def _before(engine: Engine, top: Cut, cut: Cut) -> Cut:
+    """The image of the same key that `top` stands on: it was built anew since, and by its key it is the same."""
+    key = labels(cut.raw).get(names.KEY)
+    for image in engine.images(names.KEY) if key else ():
+        if image.labels[names.KEY] == key:
+            other = _cut(engine, image.id)
+            if _begins(top, other):
+                return Cut(cut.ref, other.diff_ids, other.raw)
+    raise EngineError(
+        Problem(f"{top.ref} was not built on the present {cut.ref}", cure="run 'strix-finetune build --rebuild' for it")
+    )
 
 
 def keys(stack: Sequence[Cut], groups: Mapping[str, Mapping[str, Sequence[str]]], how: Sequence[object]) -> list[str]:

@@ -12,13 +12,12 @@ the two trees, without what only tells how it was built (see `normal`). `folder`
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from strix_finetune.engine.base import Engine
 from strix_finetune.errors import EngineError, InputError, Problem
@@ -46,8 +45,6 @@ from strix_finetune.oci.tree import Change, Tree, apply, change, with_folders
 
 _BLOCK = 1024 * 1024
 _REF = "org.opencontainers.image.ref.name"
-# how the history of a packed image says what a layer of it is
-_MADE_BY = re.compile(r"strix-finetune ([^\s:]+): (.+)")
 
 Groups = Mapping[str, Mapping[str, Sequence[str]]]
 Tell = Callable[[str], None]
@@ -99,24 +96,22 @@ def export(
     compression: pack.Compression = "gzip",
     limit: int = LIMIT,
     memory: Memory | None = None,
-    standing: Mapping[str, Sequence[Layer]] | None = None,
     tell: Tell = lambda text: None,
 ) -> Layout:
     """Write an image and its parents into `folder`, which needs room for the unpacked image while this runs.
 
-    `standing`: image → its layers as they are where it goes already; they are taken as they are, and what is above is
-    put on them. With `memory`, layers that were packed before and are present where they go are not even read. The
-    content of neither can be had from the result. Raises EngineError where the engine fails or a parent is none,
-    InputError for a file that no layer may hold.
+    With `memory`, layers that were packed before and are present where they go are not read and not written: their
+    content cannot be had from the result. Raises EngineError where the engine fails or a parent is none, InputError for
+    a file that no layer may hold.
     """
     stack = cuts(engine, image, parents)
     how = _How(folder / "blobs" / "sha256", epoch, groups or {}, compression, limit, tell)
     how.blobs.mkdir(parents=True, exist_ok=True)
     try:
-        layers = _layers(engine, stack, how, memory, standing or {})
+        layers = _layers(engine, stack, how, memory)
     except Unread:
         # a file of a layer that was not read is needed after all
-        layers = _layers(engine, stack, how, None, standing or {})
+        layers = _layers(engine, stack, how, None)
     if sum(len(steps) for steps in layers) > MOST_LAYERS:
         raise InputError(
             f"the image would have more than {MOST_LAYERS} layers", cure="name fewer groups in its layer.toml files"
@@ -142,48 +137,13 @@ class _How:
     tell: Tell
 
 
-def standing_layers(config: Mapping[str, Any], layers: Sequence[Content]) -> tuple[Layer, ...]:
-    """The layers of an image that was packed here, from its configuration. Raises ValueError for any other image."""
-    try:
-        rows = list(zip(config["rootfs"]["diff_ids"], config["history"], layers, strict=True))
-        said = [(str(diff_id), _MADE_BY.fullmatch(step["created_by"]), content) for diff_id, step, content in rows]
-    except (KeyError, TypeError) as error:
-        raise ValueError("its configuration does not say what its layers are") from error
-    found = [Layer(by[1], by[2], content, diff_id, 0) for diff_id, by, content in said if by]
-    if len(found) != len(said):
-        raise ValueError("it was packed by another program")
-    return tuple(found)
-
-
-def _standing(stack: Sequence[Cut], standing: Mapping[str, Sequence[Layer]]) -> list[tuple[Layer, ...] | None]:
-    """What each image of a stack adds, of those whose layers stand: from the lowest on, as long as each is on the one
-    below."""
-    found: list[tuple[Layer, ...] | None] = []
-    below: tuple[str, ...] = ()
-    for cut in stack:
-        whole = tuple(standing.get(cut.ref, ()))
-        ids = tuple(layer.diff_id for layer in whole)
-        if cut.ref not in standing or ids[: len(below)] != below or None in found:
-            found.append(None)
-        else:
-            found.append(whole[len(below) :])
-            below = ids
-    return found
-
-
-def _layers(
-    engine: Engine, stack: Sequence[Cut], how: _How, memory: Memory | None, standing: Mapping[str, Sequence[Layer]]
-) -> list[tuple[Layer, ...]]:
+def _layers(engine: Engine, stack: Sequence[Cut], how: _How, memory: Memory | None) -> list[tuple[Layer, ...]]:
     """The layers that each image of the stack adds, lowest first."""
     named = keys(stack, how.groups, [how.epoch, how.compression, how.limit])
-    remembered = [memory.find(name) if memory else None for name in named]
-    known = _standing(stack, standing)
-    for number, found in enumerate(remembered):
-        if found and known[number] is None:
-            known[number] = _remembered(stack[number], found)
-    if None not in known:
-        return [found for found in known if found is not None]
-    raws = {name: layer for found in remembered if found for name, layer in found.raw.items()}
+    known = [memory.find(name) if memory else None for name in named]
+    if all(known):
+        return [_remembered(cut, found) for cut, found in zip(stack, known, strict=True) if found]
+    raws = {name: layer for found in known if found for name, layer in found.raw.items()}
     with tempfile.TemporaryDirectory(prefix=".export-", dir=how.blobs.parent.parent) as work:
         how.tell(f"reading {stack[-1].ref}")
         raw = read_image(engine, stack[-1].ref, spool=lambda number: (Path(work) / str(number)).open("wb"), known=raws)
@@ -195,7 +155,7 @@ def _layers(
 def _write(
     raw: RawImage,
     stack: Sequence[Cut],
-    known: Sequence[tuple[Layer, ...] | None],
+    known: Sequence[Remembered | None],
     work: Path,
     how: _How,
     memory: Memory | None,
@@ -218,8 +178,8 @@ def _write(
             for layer in raw.layers[begin : cut.count]:
                 apply(tree, layer.entries, layer.gone, layer.opaque)
             now = settled(below, normal(tree, how.epoch))
-            if found is not None:
-                made.append(found)
+            if found:
+                made.append(_remembered(cut, found))
             else:
                 own = change(below, now)
                 parts = split(own.entries, own.gone, how.groups.get(cut.name, {}), limit=how.limit)
