@@ -126,8 +126,16 @@ class Store:
 
     @property
     def config(self) -> bytes:
-        diffs = [hashlib.sha256(layer).hexdigest() for layer in self.archives]
-        return json.dumps({"config": {"Labels": self.labels}, "rootfs": diffs, "history": []}).encode()
+        platform = {"os": "linux", "architecture": "amd64"}
+        return json.dumps(platform | self.described | {"history": []}).encode()
+
+    @property
+    def described(self) -> dict[str, Any]:
+        diffs = [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in self.archives]
+        return {"config": {"Labels": self.labels}, "rootfs": {"type": "layers", "diff_ids": diffs}}
+
+    def configuration(self, ref: str) -> dict[str, Any] | None:
+        return self.described
 
     @property
     def id(self) -> str:

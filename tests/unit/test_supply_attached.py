@@ -22,7 +22,7 @@ from strix_finetune.supply.envelope import sign
 from strix_finetune.supply.verify import verify
 from tests.conftest import Images
 from tests.unit.registry_double import Double, double
-from tests.unit.supply_images import Store
+from tests.unit.supply_images import Store, base, top
 from tests.unit.test_registry_client import registry
 from tests.unit.test_supply_verify import CHECKS, Site, site
 
@@ -147,10 +147,15 @@ def test_only_the_image_that_is_here_is_signed(
     site: Site, served: Double, images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     push(site, served)
-    place = attached.find(registry(served), site.store.held)
+    client = registry(served)
+    place = attached.find(client, site.store.held)
     cache = tmp_path / "cache"
-    # what was pulled is the same by its id
-    pushed.check(site.store.engine, [site.subject], [place], cache, print)
+    # what was pulled is the same by its id, or by its configuration where ids are something else
+    pushed.check(site.store.engine, client, [site.subject], [place], cache, print)
+    other = replace(site.subject, image=replace(site.store.held, id="sha256:other"))
+    pushed.check(site.store.engine, client, [other], [place], cache, print)
+    built_layers = Store([base(), {**top(), "etc/log": b"noise"}]).described
+    monkeypatch.setattr(site.store, "configuration", lambda ref: built_layers)
     parent = site.known.layer("base")
     below = Image("sha256:below", (), site.store.labels, 1)
     ref = names.layer_ref("base", "cpu", parent.key)
@@ -164,11 +169,11 @@ def test_only_the_image_that_is_here_is_signed(
 
     monkeypatch.setattr(layout, "export", export)
     config = site.store.config
-    pushed.check(site.store.engine, [built], [place], cache, print)
+    pushed.check(site.store.engine, client, [built], [place], cache, print)
     assert asked == [("sha256:built", ["sha256:below"], True)]
     config = b"something else"
     with pytest.raises(Untrusted, match="is another image than localhost/strix-finetune:cpu here, though its key is"):
-        pushed.check(site.store.engine, [built], [place], cache, print)
+        pushed.check(site.store.engine, client, [built], [place], cache, print)
     assert not list(cache.iterdir())
 
 

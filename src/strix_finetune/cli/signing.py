@@ -62,7 +62,7 @@ def sign(
         places = [attached.find(registry, one.image) for one in subjects]
         if subject.known:
             cache = find(os.environ).cache
-            pushed.check(engine, subjects, places, cache, lambda text: print(text, file=sys.stderr))
+            pushed.check(engine, registry, subjects, places, cache, lambda text: print(text, file=sys.stderr))
         for one, place in zip(subjects, places, strict=True):
             _sign(engine, one, signer, registry, place, output)
     return 0

@@ -13,21 +13,27 @@ from pathlib import Path
 from strix_finetune.engine.base import Engine
 from strix_finetune.errors import Problem
 from strix_finetune.oci import layout
+from strix_finetune.registry import trust
+from strix_finetune.registry.client import Registry
 from strix_finetune.registry.faults import Untrusted
 from strix_finetune.supply.attached import Place
 from strix_finetune.supply.subject import Subject
 
 
 def check(
-    engine: Engine, subjects: Sequence[Subject], places: Sequence[Place], cache: Path, tell: Callable[[str], None]
+    engine: Engine,
+    registry: Registry,
+    subjects: Sequence[Subject],
+    places: Sequence[Place],
+    cache: Path,
+    tell: Callable[[str], None],
 ) -> None:
     """Hold images against what a registry has of them; the first stands on all others.
 
     `cache` needs room for the unpacked image while this runs. Raises Untrusted where one is another.
     """
     pairs = list(zip(subjects, places, strict=True))
-    # the id of an image that was pulled is the digest of its configuration, which names its layers
-    built = [(one, place) for one, place in pairs if one.image.id not in place.subjects.values()]
+    built = [(one, place) for one, place in pairs if not _pulled(engine, registry, one, place)]
     if not built:
         return
     made = _configurations(engine, subjects[0], cache, tell)
@@ -39,6 +45,19 @@ def check(
                     cure="look at it with 'strix-finetune diff', or pull it and sign what you pulled",
                 )
             )
+
+
+def _pulled(engine: Engine, registry: Registry, subject: Subject, place: Place) -> bool:
+    """Whether an image is what the registry has, as it is: it has the same configuration, which names its layers."""
+    # the id of an image is the digest of its configuration, unless the engine keeps images in a way of its own
+    if subject.image.id == place.offer.config.digest:
+        return True
+    there = trust.check_config(registry.small(place.offer.config), place.offer, place.name)
+    here = engine.configuration(subject.image.id)
+    if here is None:
+        return False
+    layers = tuple(here.get("rootfs", {}).get("diff_ids") or ())
+    return layers == there.diff_ids and dict(subject.image.labels) == dict(there.labels)
 
 
 def _configurations(engine: Engine, subject: Subject, cache: Path, tell: Callable[[str], None]) -> dict[str, str]:
