@@ -180,6 +180,11 @@ def test_what_others_attach_makes_nothing_worse(site: Site, tmp_path: Path) -> N
     wrong = [sign(replace(one, subjects={"x": "sha256:" + "d" * 64}), other) for one in site.statements()]
     assert site.failing([*wrong, b"{}", *lines]) == []
     assert site.check([*wrong, b"{}", *lines])[0].said.endswith("; 3 more that do not count")
+    assert site.failing([b"{}", *lines]) == []
+    # nor does what another trusted key says of another image
+    trusted = keyring.trusted(site.home, [tmp_path / "other" / keyring.OWN_PUBLIC, site.home / keyring.OWN_PUBLIC])
+    found = verify(site.store.engine, site.subject, [*wrong, *lines], trusted)
+    assert [check.name for check in found if not check.holds] == []
 
 
 def test_the_last_word_of_a_key_counts(site: Site) -> None:

@@ -40,12 +40,13 @@ def verify(
     # the id of an image is its configuration's digest, unless the engine keeps images in a way of its own
     known_as = {subject.image.id, *([read.config] if read else [])}
     here = (known_as, set(digests))
-    found = _chosen(every, here, keys)
+    chosen = _chosen(every, here, keys)
+    found = every if chosen is None else chosen
     bills = [one for one in found if one.statement.kind == statement.BILL]
     made = [one for one in found if one.statement.kind == statement.PROVENANCE]
     said, unreadable = _said(made)
     return (
-        _signature(found, [] if found != every else faults, keys, len(lines) - len(found)),
+        _signature(found, faults if chosen is None else [], keys, len(lines) - len(found)),
         _digest(found, subject, here),
         _key(subject, said, unreadable),
         _contents(subject, read, bills),
@@ -54,20 +55,20 @@ def verify(
     )
 
 
-def _chosen(every: list[Signed], here: Digests, keys: Sequence[Trusted]) -> list[Signed]:
-    """What one trusted key says of this image, its last word on how it was made; everything where there is no such key.
+def _chosen(every: list[Signed], here: Digests, keys: Sequence[Trusted]) -> list[Signed] | None:
+    """What one trusted key says of this image, its last word on how it was made; None where there is no such key.
 
     Whoever may write to a registry may attach more to an image: what nobody trusted has signed makes nothing worse.
     """
-    for key in keys:
-        mine = [one for one in every if key in one.by]
-        parts = []
-        for kind in (statement.BILL, statement.PROVENANCE):
-            of_kind = [one for one in mine if one.statement.kind == kind]
-            parts.append([one for one in of_kind if _about(one, here)] or of_kind)
-        if all(parts):
-            return [*parts[0], max(parts[1], key=lambda one: provenance.finished(one.statement.predicate))]
-    return every
+    # else what a trusted key says of another image, so that the check of the digest can tell
+    for counts in ([one for one in every if _about(one, here)], every):
+        for key in keys:
+            mine = [one for one in counts if key in one.by]
+            bills = [one for one in mine if one.statement.kind == statement.BILL]
+            made = [one for one in mine if one.statement.kind == statement.PROVENANCE]
+            if bills and made:
+                return [*bills, max(made, key=lambda one: provenance.finished(one.statement.predicate))]
+    return None
 
 
 def _read(lines: Sequence[bytes], keys: Sequence[Trusted]) -> tuple[list[Signed], list[str]]:
