@@ -126,7 +126,9 @@ def test_a_normal_user_trains_in_a_toolbox_and_owns_what_comes_of_it(
         said = user.strix("toolbox", "create", "--target", TARGET)
         assert "costs a rootless user a copy of it: 1." in said
         assert "created strix-finetune of" in said
-        user.run("podman", "rm", "--force", "--time", "0", "strix-finetune")
+        said = user.strix("toolbox", "refresh", "--target", TARGET, "--as-is", "--force")
+        assert "tested: strix-train" in said
+        user.run("podman", "rm", "--force", "--time", "0", "strix-finetune", "strix-finetune-before")
         user.toolbox("create", "strix-finetune")
         inside = ("run", "--container", "strix-finetune")
         assert user.toolbox(*inside, "id", "-u").strip() == str(user.uid)
