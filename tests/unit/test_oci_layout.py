@@ -17,7 +17,8 @@ from strix_finetune import names
 from strix_finetune.errors import EngineError, InputError
 from strix_finetune.oci import layout
 from strix_finetune.oci.memory import Memory
-from strix_finetune.oci.normal import FIXED_TIME
+from strix_finetune.oci.normal import FIXED_TIME, normal
+from strix_finetune.oci.tree import Entry, Kind
 from tests.unit.oci_images import ImageEngine, layer_tar
 
 EPOCH = 1_800_000_000
@@ -113,6 +114,13 @@ def test_the_lowest_layer_decides_on_folders_for_mounts(tmp_path: Path) -> None:
     by_buildah.hold("top", [layer_tar(base), layer_tar({"etc/x": "X", "mnt": None, "media/f": "F"})])
     found = [one(engine, tmp_path / str(number)) for number, engine in enumerate((by_buildkit, by_buildah))]
     assert [list(members) for members in found] == [["etc", "etc/x", "media", "media/f"]] * 2
+
+
+def test_whose_the_folders_of_apt_are_is_the_hosts() -> None:
+    path = "var/lib/apt/lists/partial"
+    tree = {path: Entry(path, Kind.FOLDER, 0o700, uid=42, gid=1), "x": Entry("x", Kind.FOLDER, 0o700, uid=42, gid=1)}
+    found = normal(tree, EPOCH)
+    assert [(entry.uid, entry.gid, entry.mode) for entry in found.values()] == [(0, 0, 0o700), (42, 1, 0o700)]
 
 
 def test_a_layer_of_nothing_is_none(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from strix_finetune.oci.scan import RawLayer
 from strix_finetune.oci.tree import NOWHERE, Entry, Kind
 
 # counted up when the same image would become other layers, or this file has another form
-FORMAT = 1
+FORMAT = 2
 # images that are remembered, those that were used last: a few megabytes each
 _KEPT = 40
 

@@ -35,7 +35,8 @@ _NOISE = (
     "var/lib/dpkg/triggers/Lock",
     "var/lib/systemd/random-seed",
 )
-# apt wants these folders, so they stay when they are empty
+# apt wants these folders, so they stay when they are empty. Whose they are follows from whether the host let apt's own
+# user reach the archive; apt sets that right by itself
 _KEPT_FOLDERS = ("var/cache/apt/archives", "var/cache/apt/archives/partial", "var/lib/apt/lists/partial")
 _NOISY = re.compile("|".join(fnmatch.translate(glob) for glob in _NOISE))
 
@@ -66,9 +67,12 @@ def normal(tree: Tree, epoch: int) -> Tree:
             dropped.add(path)
             continue
         fixed = entry.kind is Kind.FOLDER or entry.mtime > epoch
-        mode = 0o755 if path in _KERNEL else entry.mode
-        if fixed or mode != entry.mode:
-            entry = replace(entry, mtime=FIXED_TIME if fixed else entry.mtime, mode=mode)
+        if fixed:
+            entry = replace(entry, mtime=FIXED_TIME)
+        if path in _KERNEL:
+            entry = replace(entry, mode=0o755)
+        elif path in _KEPT_FOLDERS:
+            entry = replace(entry, uid=0, gid=0)
         found[path] = entry
     return {path: entry for path, entry in found.items() if not _lost(path, dropped)}
 
