@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +29,16 @@ class Somebody:
     place: Path
     python: str
 
-    def run(self, *command: str, stdin: int = subprocess.DEVNULL, timeout: float = 900) -> str:
+    def run(
+        self,
+        *command: str,
+        stdin: int = subprocess.DEVNULL,
+        timeout: float = 900,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> str:
         """Run a command as this user with what a bare session has: no SHELL. Fail with all that it printed."""
-        env = {
+        bare = {
             "HOME": str(self.home),
             "USER": self.name,
             "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
@@ -41,8 +48,8 @@ class Somebody:
         }
         done = subprocess.run(
             [*self._as, *command],
-            cwd=self.home,
-            env=env,
+            cwd=cwd or self.home,
+            env=bare | dict(env or {}),
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -52,8 +59,8 @@ class Somebody:
         assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-8000:]}"
         return done.stdout
 
-    def strix(self, *arguments: str) -> str:
-        return self.run(self.python, "-m", "strix_finetune", *arguments)
+    def strix(self, *arguments: str, cwd: Path | None = None) -> str:
+        return self.run(self.python, "-m", "strix_finetune", *arguments, cwd=cwd)
 
     def toolbox(self, *arguments: str) -> str:
         """Toolbx as this user's shell would start it."""
@@ -66,10 +73,11 @@ class Somebody:
 
 
 @contextmanager
-def somebody(clone: Path) -> Iterator[Somebody]:
-    """Make the user; with the user goes every process and every file."""
+def somebody(clone: Path, *groups: str) -> Iterator[Somebody]:
+    """Make the user, who is in these groups besides; with the user goes every process and every file."""
     name = f"strix-e2e-{os.getpid()}"
-    subprocess.run(["useradd", "--create-home", "--shell", "/bin/bash", name], check=True)
+    more = ["--groups", ",".join(groups)] if groups else []
+    subprocess.run(["useradd", "--create-home", "--shell", "/bin/bash", *more, name], check=True)
     place = Path(tempfile.mkdtemp(prefix="strix-somebody-"))
     try:
         uid = int(subprocess.run(["id", "-u", name], capture_output=True, text=True, check=True).stdout)

@@ -179,7 +179,10 @@ def launch(
             _tell(made.notes)
             if os.environ.get("HF_TOKEN"):
                 _tell(["HF_TOKEN would go along as a file of its own, which this command does without"])
-            click.echo(shlex.join(command_line(made.request, engine.info)))
+            line = shlex.join(command_line(made.request, engine.info))
+            # the engine refuses a mount of what is missing; as in a run, these folders are the caller's
+            missing = [str(folder) for folder in made.folders if not folder.exists()]
+            click.echo(f"{shlex.join(['mkdir', '-p', *missing])} && {line}" if missing else line)
             return 0
         engine.reap(PID_LABEL)
         with hostfacts.token(os.environ, workspace.folders) as token:
