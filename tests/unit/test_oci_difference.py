@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from strix_finetune.cli.diff import diff
-from strix_finetune.oci import owners, whole
+from strix_finetune.errors import EngineError
+from strix_finetune.oci import layout, owners, whole
+from strix_finetune.oci.descriptor import INDEX, MANIFEST, Descriptor, canonical
 from strix_finetune.oci.difference import Difference, compare
+from strix_finetune.registry import client
+from strix_finetune.registry.repository import parse
 from tests.unit.oci_images import ImageEngine, layer_tar
 
 SITE = "opt/venv/lib/python3.14/site-packages"
@@ -107,6 +112,48 @@ def test_what_a_later_layer_removed_is_not_there() -> None:
     found = whole.local(made, "a")
     assert "var/lib/dpkg/info/bash.list" not in found.texts
     assert f"{SITE}/unsloth/a.py" not in found.tree
+
+
+class Served:
+    """A registry that has an exported image, as one of an index of several."""
+
+    def __init__(self, made: layout.Layout, ref: str, **platform: str) -> None:
+        self.repository = parse("registry.example/x")
+        packed = made.packed[ref]
+        self.blobs = {blob.descriptor.digest: b"".join(blob.read(0)) for blob in packed.blobs}
+        other = Descriptor.of(MANIFEST, b"{}", platform={"os": "unknown", "architecture": "unknown"})
+        own = Descriptor.of(MANIFEST, packed.manifest, platform=platform)
+        index = canonical({"manifests": [other.as_json(), own.as_json()]})
+        self.manifests = {"cpu": client.Served(INDEX, index), own.digest: client.Served(MANIFEST, packed.manifest)}
+
+    def manifest(self, reference: str) -> client.Served | None:
+        return self.manifests.get(reference)
+
+    def small(self, wanted: Descriptor) -> bytes:
+        return self.blobs[wanted.digest]
+
+    def download(self, wanted: Descriptor, path: Path, progress: Any) -> None:
+        path.write_bytes(self.blobs[wanted.digest])
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_an_image_in_a_registry_is_the_one_that_was_pushed(compression: Any, tmp_path: Path) -> None:
+    made = engine(a=files())
+    exported = layout.export(made, "localhost/a:1", (), tmp_path, epoch=10**9, compression=compression)
+    served: Any = Served(exported, "localhost/a:1", os="linux", architecture="amd64")
+    found = compare(whole.local(made, "localhost/a:1"), pushed := whole.pushed(served, "cpu"))
+    assert found.same
+    assert found.times == len(files())
+    assert pushed.name == "registry.example/x:cpu"
+    assert pushed.stored == sum(len(blob) for blob in served.blobs.values())
+    with pytest.raises(EngineError, match=r"the registry has no registry\.example/x:gone"):
+        whole.pushed(served, "gone")
+    other: Any = Served(exported, "localhost/a:1", os="linux", architecture="arm64")
+    with pytest.raises(EngineError, match="has no image for linux/amd64"):
+        whole.pushed(other, "cpu")
+    served.blobs = dict.fromkeys(served.blobs, b"{}")
+    with pytest.raises(EngineError, match=r"is no image that can be read|is not whole"):
+        whole.pushed(served, "cpu")
 
 
 def test_the_command_explains_and_tells_by_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:

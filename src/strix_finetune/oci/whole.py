@@ -7,7 +7,7 @@ import json
 import re
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import IO, Any, cast
 
 from strix_finetune.engine.base import Engine
 from strix_finetune.errors import EngineError, Problem
+from strix_finetune.key import PLATFORM
 from strix_finetune.oci.descriptor import DOCKER_INDEX, INDEX, LAYER_ZSTD, Descriptor
 from strix_finetune.oci.scan import RawImage, RawLayer, read_image, read_layer
 from strix_finetune.oci.tree import Tree, apply
@@ -95,7 +96,7 @@ def pushed(registry: Registry, reference: str, folder: Path | None = None) -> Wh
 
 
 def _manifest(registry: Registry, reference: str) -> dict[str, Any]:
-    """The manifest of one image; of an index that holds only one, of that one."""
+    """The manifest of one image; of an index, of the first for this platform, as engines do."""
     name = registry.repository.at(reference)
     served = registry.manifest(reference)
     if served is None:
@@ -103,10 +104,11 @@ def _manifest(registry: Registry, reference: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(served.content)
     if served.media_type not in (INDEX, DOCKER_INDEX):
         return document
-    rows: Sequence[dict[str, Any]] = [row for row in document.get("manifests", []) if not row.get("artifactType")]
-    if len(rows) != 1:
-        raise EngineError(Problem(f"{name} names {len(rows)} images", cure="give the tag or digest of one of them"))
-    return _manifest(registry, str(rows[0].get("digest")))
+    for row in document.get("manifests") or ():
+        platform = row.get("platform")
+        if not platform or f"{platform.get('os')}/{platform.get('architecture')}" == PLATFORM:
+            return _manifest(registry, str(row.get("digest")))
+    raise EngineError(Problem(f"{name} has no image for {PLATFORM}", cure="name another tag"))
 
 
 def _stored_layer(path: Path, layer: Descriptor, number: int) -> RawLayer:
@@ -121,8 +123,12 @@ def _plain(path: Path, media_type: str) -> Iterator[IO[bytes]]:
         if media_type == LAYER_ZSTD:
             from strix_finetune.codeobject.codec import zstd_module
 
-            with zstd_module().ZstdFile(stored) as plain:
-                yield plain
+            zstd = zstd_module()
+            try:
+                with zstd.ZstdFile(stored) as plain:
+                    yield plain
+            except zstd.ZstdError as error:
+                raise tarfile.ReadError(str(error)) from error
         elif "gzip" in media_type:
             with gzip.GzipFile(fileobj=stored, mode="rb") as unpacked:
                 yield cast(IO[bytes], unpacked)
