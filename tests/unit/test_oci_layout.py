@@ -18,6 +18,7 @@ from strix_finetune.errors import EngineError, InputError
 from strix_finetune.oci import layout
 from strix_finetune.oci.memory import Memory
 from strix_finetune.oci.normal import FIXED_TIME, normal
+from strix_finetune.oci.scan import read_image
 from strix_finetune.oci.tree import Entry, Kind
 from tests.unit.oci_images import ImageEngine, layer_tar
 
@@ -176,6 +177,14 @@ def test_a_file_over_the_limit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"/opt/huge has .* leave it out of the image or split it"):
         export(engine, tmp_path, "base", limit=40)
     assert [path.name for path in tmp_path.iterdir()] == ["blobs"]
+
+
+def test_a_full_disk_is_said_and_is_no_fault_of_the_archive() -> None:
+    engine = ImageEngine()
+    engine.hold("top", [layer_tar({"opt/big": "x" * 3_000_000})])
+    full = Path("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        read_image(engine, "top", spool=lambda number: full.open("wb"))
 
 
 def test_a_parent_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -73,6 +74,9 @@ def read(
                 elif member.size > 0:
                     seen[member.name] = _visited(handle, head, visit)
     except (tarfile.TarError, EOFError, OSError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            # of the disk that a visit writes to, and not of the archive
+            raise
         raise EngineError(Problem(f"the export of {image} is not a whole archive: {error}")) from error
     finally:
         close = getattr(stream, "close", None)
