@@ -1,7 +1,7 @@
 """One recipe by the tools of a host: it fine-tunes in each of them, and what comes of it belongs to whoever called.
 
 The model is tiny and made on the spot: what is shown is how the tools run the image, not what a model learns. Toolbx
-and rootless Podman are in test_podman.py, where a normal user has the image.
+and a normal user's Podman are in test_podman.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 from strix_finetune.engine.podman_conf import HostFacts, configuration
 from tests.e2e.somebody import Somebody, somebody
-from tests.e2e.stable_tools import unpacked
+from tests.e2e.stable_tools import apt_conf, unpacked
 from tests.e2e.stranger import TRAINING, Stranger
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a normal user")
@@ -63,8 +63,8 @@ def material(stranger: Stranger, podman_env: dict[str, str], tmp_path_factory: p
 
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Debian 12 has Compose 1."""
-    return unpacked(tmp_path_factory.mktemp("stable"), "docker-compose")
+    """Debian 12 has Compose 1, and a Distrobox that knows no pre_init_hooks in a file."""
+    return unpacked(tmp_path_factory.mktemp("stable"), "docker-compose", "distrobox")
 
 
 @pytest.fixture(scope="module")
@@ -131,3 +131,27 @@ def test_root_s_podman_run_as_it_is_printed(
     assert "podman run --rm" in command
     root.run("sh", "-c", command, env=podman_env)
     check(tmp_path / "podman", os.getuid())
+
+
+def test_distrobox_with_the_emitted_file(
+    stranger: Stranger, material: Path, tools: Path, podman_env: dict[str, str], tmp_path: Path
+) -> None:
+    """Entered for the first time it installs what the definition says, here from this host's mirror."""
+    (stranger.home / MODELS).mkdir(parents=True, exist_ok=True)
+    lay(material, stranger.home / MODELS, tmp_path)
+    root, name = Stranger(tmp_path, stranger.home), f"strix-e2e-{os.getpid()}"
+    program = str(stranger.clone / ".venv/bin/strix-finetune")
+    root.run(program, "emit", "distrobox", "-t", "cpu", "--name", name, "-o", "box.ini")
+    (tmp_path / "apt.conf").write_text(apt_conf())
+    mount = f'volume="{tmp_path}/apt.conf:/etc/apt/apt.conf.d/99host:ro"'
+    box = tmp_path / "box.ini"
+    box.write_text(box.read_text().replace("\nstart_now=", f"\n{mount}\nstart_now=", 1))
+    env = podman_env | {"PATH": f"{tools}/usr/bin:{os.environ['PATH']}", "SHELL": "/bin/bash"}
+    env |= {"DBX_CONTAINER_MANAGER": "podman", "DBX_NON_INTERACTIVE": "1"}
+    try:
+        root.run("distrobox", "assemble", "create", "--file", "box.ini", env=env)
+        enter = ("distrobox", "enter", "--no-tty", name, "--")
+        root.run(*enter, "train", "tiny.yaml", "--run-dir", "distrobox", env=env)
+    finally:
+        root.run("podman", "rm", "--force", "--ignore", "--time", "0", name, env=podman_env)
+    check(tmp_path / "distrobox", os.getuid())
