@@ -23,6 +23,8 @@ _TINY = {
     "num_key_value_heads": 2,
     "head_dim": 16,
     "vocab_size": 600,
+    "vocab_size_per_layer_input": 600,
+    "hidden_size_per_layer_input": 16,
     "num_local_experts": 4,
     "num_experts_per_tok": 2,
     "linear_num_key_heads": 2,
