@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -372,6 +373,13 @@ def test_the_key_is_made_once_and_nobody_else_may_read_it(tmp_path: Path) -> Non
     (folder / keyring.OWN).chmod(0o600)
     with pytest.raises(InputError, match="no private key to sign with"):
         keyring.own(folder)
+
+
+def test_signing_without_its_library_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.serialization", None)
+    with pytest.raises(InputError, match="needs a library that is not installed; install it: pip install"):
+        keyring.own(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_public_keys_of_both_kinds(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ COSIGN_PUBLIC = "cosign.pub"
 _PEM = re.compile(r"-----BEGIN PUBLIC KEY-----([A-Za-z0-9+/=\s]+)-----END PUBLIC KEY-----")
 # what stands before the 32 bytes of an ed25519 key (RFC 8410): such a key needs no library to be read
 _ED25519 = bytes.fromhex("302a300506032b6570032100")
-_EXTRA = "install the extra: pip install 'strix-finetune[sign]'"
+_EXTRA = "install it: pip install 'securesystemslib[crypto]', or strix-finetune with its extra 'sign'"
 
 
 @dataclass(frozen=True, slots=True)
