@@ -184,6 +184,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 once = pytest.mark.parametrize("connection", ["podman"], indirect=True)
 
 
+@once
 def test_a_push_moves_all_once_and_then_only_what_changed(built: Place, depot: Depot) -> None:
     shelf = Shelf(depot)
     first = push(built, depot.address)
