@@ -16,7 +16,7 @@ _REGISTRY = re.compile(r"[a-z0-9][\w.:-]*/[a-z0-9][\w./-]*")
 
 
 def render(targets: Sequence[tuple[str, str]], folder: Path, *, to: str = "", runner: str = "") -> Emitted:
-    """`targets`: (target, channel). `to`: HOST/NAME, empty for the forge's own registry; `runner`: its labels.
+    """`targets`: (target, channel). `to`: HOST/NAME, empty for the repository's variable REGISTRY; `runner`: labels.
 
     Raises InputError for a registry or runner that cannot be one.
     """
@@ -27,7 +27,6 @@ def render(targets: Sequence[tuple[str, str]], folder: Path, *, to: str = "", ru
     values = {
         "rows": [{"target": target, "channel": channel} for target, channel in targets],
         "registry": to,
-        "host": to.partition("/")[0] or "ghcr.io",
         "runners": runner.split(",") if runner else ["ubuntu-latest"],
         "mark": MARK,
     }
