@@ -52,12 +52,10 @@ def test_every_step_that_begins_ends(bench: Bench) -> None:
 
 
 def test_the_second_build_comes_from_the_cache(bench: Bench) -> None:
-    dockerfile = f"FROM {{base}}\nCOPY data /data\nRUN echo {time.time()} > /stamp; sleep 1\n"
+    dockerfile = f"FROM {{base}}\nCOPY data /data\nRUN echo {time.time()} > /stamp\n"
     first = bench.build(dockerfile, {"data": b"same"})
-    begin = time.monotonic()
     second = bench.build(dockerfile, {"data": b"same"})
     assert second == first
-    assert time.monotonic() - begin < 1.0
     cached = [event.cached for event in bench.events if isinstance(event, StepDone) and "RUN" in event.name]
     assert cached == [True]
     assert bench.build(dockerfile, {"data": b"other"}) != first

@@ -357,8 +357,8 @@ def interrupted(place: Place, layer: str, running: Callable[[], bool]) -> str:
     print(f"{place.kind}: the driver ended {seconds:.2f} s after the interrupt")
     driver.stderr.close()
     driver.stdout.close()
-    # 0.2 to 1.2 s on a machine with nothing else to do
-    assert seconds < 4
+    # 0.2 to 1.2 s on a machine with nothing else to do; an engine that waits for the step takes its whole grace of ten
+    assert seconds < 9
     assert "interrupted" in rest
     assert "Traceback" not in rest
     return rest

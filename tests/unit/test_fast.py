@@ -384,7 +384,7 @@ def test_an_engine_that_says_nothing_or_never_ends(place: Place) -> None:
 
     place.socket.answer = drip
     assert fast.repeat(ARGUMENTS) is None
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 4.5
 
     place.patch.setattr(fast, "_ANSWER_LIMIT", 1000)
     place.socket.answer = answer(IMAGES) + b" " * 2000

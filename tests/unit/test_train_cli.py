@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -198,14 +197,16 @@ def test_light_commands_load_nothing_heavy(recipe: Path) -> None:
     assert python("-c", code).stderr.splitlines()[-1] == "[]"
 
 
-def test_help_is_quick() -> None:
-    times = []
-    for _ in range(3):
-        began = time.perf_counter()
-        assert python("-m", "strix_train", "--help").returncode == 0
-        times.append(time.perf_counter() - began)
-    # 0.1 s on an idle machine; the bound leaves room for a busy one
-    assert min(times) < 0.5
+def test_help_loads_nothing_but_click() -> None:
+    """What makes it quick: bench/check.py has the time."""
+    code = (
+        "import sys; from strix_train.__main__ import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "ours = {name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names\n"
+        "print('loaded', *sorted(name for name in ours if not name.startswith('_')))"
+    )
+    assert python("-c", code).stdout.splitlines()[-1] == "loaded click strix_train"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=[str(path.relative_to(ROOT / "src")) for path in SOURCES])
