@@ -7,17 +7,20 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from strix_finetune.engine.podman_conf import HostFacts, configuration
-from tests.e2e.somebody import somebody
+from tests.e2e.somebody import Somebody, somebody
 from tests.e2e.stranger import TRAINING, Stranger
 
 # the target without ROCm: what Podman does with that is the same, and RCCL is not compiled a second time
 TARGET = "cpu"
 IMAGE = f"localhost/strix-finetune:{TARGET}"
+# of a run by which only the way there is shown
+QUICK = ("--set", "schedule.steps=2", "--set", "questions=null", "--run-dir")
 
 
 @pytest.fixture(scope="module")
@@ -107,41 +110,60 @@ def entered(stranger: Stranger, name: str, env: dict[str, str]) -> str:
     return in_root(stranger, sys.executable, "-c", code, "toolbox", "run", "-c", name, "bash", "-lic", "exit", env=env)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a user; a normal user's own tests are the ones above")
-def test_a_normal_user_trains_in_a_toolbox_and_owns_what_comes_of_it(
-    stranger: Stranger, podman_env: dict[str, str]
-) -> None:
+@pytest.fixture(scope="module")
+def user(stranger: Stranger, podman_env: dict[str, str]) -> Iterator[Somebody]:
     """Rootless Podman, no access to Docker, no SHELL in the environment; root's image comes by a pipe."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a user; a normal user's own tests are the ones above")
+    stranger.run("make", "image", "ENGINE=podman", f"TARGET={TARGET}")
     stranger.strix("fetch", "demo", "--engine", "podman", "--target", TARGET)
-    with somebody(stranger.clone) as user:
+    with somebody(stranger.clone) as made:
         saving = ["podman", "save", "--quiet", IMAGE]
         with subprocess.Popen(saving, stdout=subprocess.PIPE, env={**os.environ, **podman_env}) as save:
             assert save.stdout
-            user.run("podman", "load", "--quiet", stdin=save.stdout.fileno())
+            made.run("podman", "load", "--quiet", stdin=save.stdout.fileno())
         assert save.returncode == 0
-        cache = user.home / ".cache/strix-finetune/models"
-        user.run("mkdir", "-p", str(cache))
+        cache = made.home / ".cache/strix-finetune/models"
+        made.run("mkdir", "-p", str(cache), "project")
         shutil.copytree(stranger.home / ".cache/strix-finetune/models/demo", cache / "demo")
-        user.strix("toolbox", "setup", "--target", TARGET)
-        said = user.strix("toolbox", "create", "--target", TARGET)
-        assert "costs a rootless user a copy of it: 1." in said
-        assert "created strix-finetune of" in said
-        said = user.strix("toolbox", "refresh", "--target", TARGET, "--as-is", "--force")
-        assert "tested: strix-train" in said
-        user.run("podman", "rm", "--force", "--time", "0", "strix-finetune", "strix-finetune-before")
-        user.toolbox("create", "strix-finetune")
-        inside = ("run", "--container", "strix-finetune")
-        assert user.toolbox(*inside, "id", "-u").strip() == str(user.uid)
-        settings = ("--set", "schedule.steps=2", "--set", "questions=null", "--run-dir", "run")
-        user.toolbox(*inside, "train", "demo", *settings)
-        made = list((user.home / "run").rglob("*"))
-        assert [path for path in made if path.name == "adapter_model.safetensors"]
-        assert {path.stat().st_uid for path in made} == {user.uid}
-        user.run("podman", "rm", "--force", "--time", "0", "strix-finetune")
-        # the launcher, too, with keep-id
-        user.strix("train", "--engine", "podman", "--target", TARGET, "demo", *settings[:-1], "run2")
-        made = list((user.home / "run2").rglob("*"))
-        assert {path.stat().st_uid for path in made} == {user.uid}
+        yield made
+
+
+def test_a_normal_user_trains_in_a_toolbox_and_owns_what_comes_of_it(user: Somebody) -> None:
+    user.strix("toolbox", "setup", "--target", TARGET)
+    said = user.strix("toolbox", "create", "--target", TARGET)
+    assert "costs a rootless user a copy of it: 1." in said
+    assert "created strix-finetune of" in said
+    said = user.strix("toolbox", "refresh", "--target", TARGET, "--as-is", "--force")
+    assert "tested: strix-train" in said
+    user.run("podman", "rm", "--force", "--time", "0", "strix-finetune", "strix-finetune-before")
+    user.toolbox("create", "strix-finetune")
+    inside = ("run", "--container", "strix-finetune")
+    assert user.toolbox(*inside, "id", "-u").strip() == str(user.uid)
+    user.toolbox(*inside, "train", "demo", *QUICK, "run")
+    check(user.home / "run", user)
+    user.run("podman", "rm", "--force", "--time", "0", "strix-finetune")
+
+
+def test_a_normal_user_trains_by_the_launcher(user: Somebody) -> None:
+    user.strix("train", "--engine", "podman", "--target", TARGET, "demo", *QUICK, "run2")
+    check(user.home / "run2", user)
+
+
+def test_a_normal_user_s_podman_run_as_it_is_printed(user: Somebody) -> None:
+    project = user.home / "project"
+    words = ("train", "--engine", "podman", "--target", TARGET, "--print", "demo", *QUICK, "printed")
+    command = user.strix(*words, cwd=project).splitlines()[-1]
+    assert "podman run --rm" in command
+    assert "--userns keep-id" in command
+    user.run("sh", "-c", command, cwd=project)
+    check(project / "printed", user)
+
+
+def check(run: Path, user: Somebody) -> None:
+    """The run is whole, and every file of it is the user's."""
+    assert (run / "adapter/adapter_model.safetensors").is_file()
+    assert {path.stat().st_uid for path in (run, *run.rglob("*"))} == {user.uid}
 
 
 def in_root(stranger: Stranger, *command: str, env: dict[str, str]) -> str:
