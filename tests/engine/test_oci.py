@@ -24,7 +24,7 @@ EPOCH = 1_750_000_000
 # a mounted folder, a log, a clock, links, modes, something that a later step takes back
 MIDDLE = """\
 FROM {base}
-RUN --mount=type=bind,target=/mnt date > /tmp/now; mkdir -p /var/log /opt/tool; date > /var/log/made.log; \\
+RUN --mount=type=bind,target=/mnt date +%s%N > /tmp/now; mkdir -p /var/log /opt/tool; date +%s%N > /var/log/made.log; \\
     cat /mnt/Dockerfile > /opt/tool/waste; echo one > /opt/tool/a
 COPY data /opt/tool/data
 """
