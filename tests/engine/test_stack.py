@@ -84,6 +84,8 @@ class Place:
 
     def events(self, *arguments: str) -> list[dict[str, Any]]:
         done = self.strix(arguments[0], "--json", *arguments[1:])
+        # shown by pytest when the test fails
+        print(done.stderr)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def tags(self, engine: Engine) -> set[str]:

@@ -184,13 +184,17 @@ def write_lock(place: Place, files: dict[str, bytes]) -> None:
 
 @pytest.fixture(scope="session")
 def python_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """This host's Python, a shell, and the libraries that they and uv need, as files of a layer."""
+    """This host's Python, and dash, find and touch as Debian has them, with the libraries that these and uv need.
+
+    busybox lacks options of theirs, and its shell would take its own for the others.
+    """
     root = tmp_path_factory.mktemp("python")
     program = Path(sys._base_executable).resolve()  # type: ignore[attr-defined]
     library = Path(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix}))
     leave_out = ("__pycache__", "test", "tests", "site-packages", "dist-packages", "idlelib", "ensurepip", "config-*")
     shutil.copytree(library, root / library.relative_to("/"), ignore=shutil.ignore_patterns(*leave_out))
-    for file in (program, netconf.uv_program(), *library.glob("lib-dynload/*.so")):
+    tools = [Path(f"/usr/bin/{name}") for name in ("dash", "find", "touch")]
+    for file in (program, netconf.uv_program(), *tools, *library.glob("lib-dynload/*.so")):
         listed = subprocess.run(["ldd", file], capture_output=True, text=True, check=True).stdout
         for found in (word for word in listed.split() if word.startswith("/")):
             copied = root / found.lstrip("/")
@@ -200,7 +204,8 @@ def python_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy2(program, target)
     (root / "bin").mkdir(exist_ok=True)
-    shutil.copy(Path("/bin/busybox"), root / "bin/busybox")
+    for tool in (*tools, Path("/bin/busybox")):
+        shutil.copy(tool, root / "bin")
     (root / "tmp").mkdir()
     (root / "tmp/.keep").touch()
     return root
@@ -228,12 +233,12 @@ def place(tmp_path: Path, connection: Engine, python_tree: Path, index: Served) 
     (images / "channels/debian.toml").write_text(CHANNEL)
     made = Place(tmp_path, connection.info.kind, {"STRIX_INDEX_AMD": index.url}, TARGET)
     write_lock(made, index.files)
-    tools = ("cat", "date", "find", "grep", "ln", "mkdir", "rm", "timeout")
+    tools = ("cat", "date", "grep", "ln", "mkdir", "rm", "timeout")
     links = " ".join(f"&& /bin/busybox ln -s busybox /bin/{name}" for name in tools)
     made.layer(
         "root",
         "FROM scratch\nCOPY files/ /\nENV PATH=/bin LANG=C.UTF-8\n"
-        f'RUN ["/bin/busybox", "sh", "-c", "/bin/busybox ln -s busybox /bin/sh {links}"]\n',
+        f'RUN ["/bin/busybox", "sh", "-c", "/bin/busybox ln -s dash /bin/sh {links}"]\n',
         "context = { max_mb = 300 }",
     )
     shutil.copytree(python_tree, images / "root/files", dirs_exist_ok=True)
