@@ -9,6 +9,9 @@ import pytest
 
 from tests.e2e.stranger import Stranger
 
+# of the engine tests: a registry for all tests that only need one
+from tests.engine.conftest import registry as registry
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -1,11 +1,10 @@
-"""The same chain on Podman: same keys, a working image, and a Toolbx container of it."""
+"""The same chain on Podman: same keys, a working image, a Toolbx container of it, and all of it without root."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,18 +110,17 @@ def entered(stranger: Stranger, name: str, env: dict[str, str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def user(stranger: Stranger, podman_env: dict[str, str]) -> Iterator[Somebody]:
-    """Rootless Podman, no access to Docker, no SHELL in the environment; root's image comes by a pipe."""
+def user(stranger: Stranger, registry: str) -> Iterator[Somebody]:
+    """Rootless Podman, no access to Docker, no SHELL in the environment; the image comes from a registry."""
     if os.geteuid() != 0:
         pytest.skip("only root can make a user; a normal user's own tests are the ones above")
     stranger.run("make", "image", "ENGINE=podman", f"TARGET={TARGET}")
     stranger.strix("fetch", "demo", "--engine", "podman", "--target", TARGET)
+    release = f"{registry}/of-root"
+    options = ("--engine", "podman", "--target", TARGET)
+    stranger.strix("push", *options, "--to", release)
     with somebody(stranger.clone) as made:
-        saving = ["podman", "save", "--quiet", IMAGE]
-        with subprocess.Popen(saving, stdout=subprocess.PIPE, env={**os.environ, **podman_env}) as save:
-            assert save.stdout
-            made.run("podman", "load", "--quiet", stdin=save.stdout.fileno())
-        assert save.returncode == 0
+        assert f"{IMAGE}" in made.strix("pull", *options, "--from", release)
         cache = made.home / ".cache/strix-finetune/models"
         made.run("mkdir", "-p", str(cache), "project")
         shutil.copytree(stranger.home / ".cache/strix-finetune/models/demo", cache / "demo")
