@@ -115,4 +115,5 @@ def test_the_real_chain_is_built_there(island: Island, vendored: Path) -> None:
 def test_then_there_is_nothing_to_do(island: Island, vendored: Path) -> None:
     done = island.strix("plan", "--engine", "docker", "--offline", str(vendored), "--json")
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert {row["action"] for row in rows if row["event"] == "layer-planned"} == {"reuse"}
+    plan = {row["layer"]: row["action"] for row in rows if row["event"] == "layer-planned"}
+    assert plan == {**dict.fromkeys(plan, "reuse"), "workbench": "not-needed"}

@@ -140,7 +140,10 @@ def run_inside(stranger: Stranger, folder: Path, models: Path, *words: str) -> s
 
 def test_the_notebook_that_trains_runs_in_the_image(built: str, stranger: Stranger, tmp_path: Path) -> None:
     """With a tiny model; the first notebook is a smoke test of the layer, and the long test has the demo's model."""
-    said = run_inside(stranger, tmp_path, tmp_path / "models", *QUICK)
+    models = tmp_path / "models"
+    models.mkdir()
+    models.chmod(0o777)
+    said = run_inside(stranger, tmp_path, models, *QUICK)
     assert "step 2/2" in said
     assert "right: 0 of 8 before, 0 after" in said
     assert "[text/plain, image/png]" in said
