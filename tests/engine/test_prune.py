@@ -28,10 +28,12 @@ class Generations:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.made: list[str] = []
+        # an image of cached steps is as old as these: an earlier run's would make it an old one
+        self.common = f"RUN echo {time.time_ns()} > /common\n"
 
     def build(self, number: int, *tags: str) -> str:
         key = f"{number:012d}" + "0" * 52
-        text = f"FROM {self.bench.base}\nRUN echo common > /common\n"
+        text = f"FROM {self.bench.base}\n{self.common}"
         text += f"RUN dd if=/dev/zero of=/own{number} bs=1000 count={SIZE // 1000} && echo {number} >> /own{number}\n"
         labels = {LABEL: "layer", names.KEY: key, names.LAYER: "app", names.TARGET: TARGET, names.CHANNEL: "debian"}
         image = self.bench.engine.build(BuildRequest(context(text), labels), lambda event: None)
