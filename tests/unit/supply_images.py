@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from strix_finetune import names
 from strix_finetune.engine.base import Engine, Image
-
-Files = Mapping[str, bytes | tuple[str, str]]
+from tests.unit.tars import tar
 
 STATUS = """Package: bash
 Status: install ok installed
@@ -83,22 +80,6 @@ def top() -> dict[str, bytes | tuple[str, str]]:
         f"{VENV}/unsloth/models.py": b"patched = True\n",
         "opt/strix-finetune/lib/strix_train/__init__.py": b'__version__ = "0.1.0"\n',
     }
-
-
-def tar(members: Files) -> bytes:
-    """Content, or ("sym" | "hard", where to)."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            if isinstance(content, tuple):
-                info.type = tarfile.SYMTYPE if content[0] == "sym" else tarfile.LNKTYPE
-                info.linkname = content[1]
-                archive.addfile(info)
-                continue
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 @dataclass

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
-import tarfile
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -17,6 +15,7 @@ from strix_finetune.codeobject.codec import zstd_module
 from strix_finetune.engine.base import Engine, Layer
 from strix_finetune.engine.contents import heaviest, own_folders
 from strix_finetune.errors import EngineError
+from tests.unit.tars import tar
 
 
 class Exporter:
@@ -43,22 +42,6 @@ def folders(archive: bytes, below: int = 0) -> dict[str, int]:
         return own_folders(cast(Engine, cast(Any, exporter)), "image", "parent" if below else "")
     finally:
         assert exporter.closed
-
-
-def tar(members: dict[str, bytes | tuple[str, str]]) -> bytes:
-    """Content, or ("sym" | "hard", where to)."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            if isinstance(content, tuple):
-                info.type = tarfile.SYMTYPE if content[0] == "sym" else tarfile.LNKTYPE
-                info.linkname = content[1]
-                archive.addfile(info)
-                continue
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 BASE = tar({"usr/bin/sh": b"x" * 5000, "etc/passwd": b"x" * 100})

@@ -122,7 +122,7 @@ def test_a_root_file_system_brings_its_own_apt(tmp_path: Path) -> None:
         f"{libraries}/ld-linux-x86-64.so.2",
         "--library-path",
         str(libraries),
-        f"{tmp_path}/work/usr/bin/apt-get",
+        str(tmp_path / "work" / "usr/bin/apt-get"),
     )
     assert sorted(path.name for path in libraries.iterdir()) == ["ld-linux-x86-64.so.2", "libapt.so.7", "libapt.so.7.0"]
     assert (libraries / "libapt.so.7").read_text() == "library"
