@@ -25,14 +25,16 @@ def wrapped(error: Exception) -> DockerException:
         return outer
 
 
-def test_the_three_classic_failures_are_three_sentences() -> None:
-    url = "unix:///var/run/docker.sock"
+def test_the_three_classic_failures_are_three_sentences(tmp_path: Path) -> None:
+    # a socket on which nobody listens, whether or not this host has an engine
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / "there"))
     sentences = {
-        str(unreachable(url, wrapped(error), source=source))
-        for error, source in (
-            (ConnectionRefusedError(111, "Connection refused"), ""),
-            (PermissionError(13, "Permission denied"), ""),
-            (FileNotFoundError(2, "No such file or directory"), "DOCKER_HOST"),
+        str(unreachable(f"unix://{tmp_path}/{name}", wrapped(error), source=source))
+        for error, name, source in (
+            (ConnectionRefusedError(111, "Connection refused"), "there", ""),
+            (PermissionError(13, "Permission denied"), "absent", ""),
+            (FileNotFoundError(2, "No such file or directory"), "absent", "DOCKER_HOST"),
         )
     }
     assert len(sentences) == 3
