@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from strix_finetune.lockmodel import WheelSetLock
 from strix_finetune.model import Keyed, Project, Stack
 from strix_finetune.paths import Folders
 from strix_finetune.render import Locked, render_stack
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # a shell starts what it runs in the background so, and the tests of Ctrl-C would wait for an interrupt in vain
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # the machines that run this are often busy and slow; a test that hangs is seen by its own time limit
 settings.register_profile(
