@@ -278,14 +278,14 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--steps", type=int, default=9, help="of each run")
     parser.add_argument("--minutes", type=float, default=0, help="begin no cell after so many minutes")
     parser.add_argument("--limit", type=float, default=600, help="seconds of a run at most")
-    parser.add_argument("--only", default="", help="cells whose names hold this")
+    parser.add_argument("--only", default="", help="cells whose names hold one of these, with commas between them")
     parser.add_argument("--tiny", action="store_true", help="models of no size, for a CPU")
     options = parser.parse_args(words)
     part = Part(options.part, options)
     sizes = TINY if options.tiny else SIZES
     if options.part in ("estimate", "families"):
         wanted = grid(sizes) if options.part == "estimate" else families(sizes)
-        measure(part, [each for each in wanted if options.only in each.name])
+        measure(part, [each for each in wanted if any(word in each.name for word in options.only.split(","))])
     else:
         {"grpo": grpo, "curves": curves}[options.part](part)
     return 0
