@@ -262,8 +262,8 @@ def curves(part: Part) -> None:
     figure = Figure(figsize=(8, 4.5), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for (backend, losses), style in zip(found.items(), ("-", "--"), strict=True):
-        axes.plot(range(1, len(losses) + 1), losses, style, label=backend)
+    for (label, losses), style in zip(found.items(), ("-", "--"), strict=True):
+        axes.plot(range(1, len(losses) + 1), losses, style, label=label)
     axes.set(xlabel="optimizer step", ylabel="training loss", title=f"{SHAPES[0]}, random weights, LoRA")
     axes.legend(frameon=False)
     axes.grid(alpha=0.3)
