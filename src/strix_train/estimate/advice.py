@@ -47,11 +47,16 @@ class Verdict:
 def estimate(wish: Wish, machine: Machine) -> Estimate:
     """Return what a run takes on a machine."""
     found = memory.parts(wish)
+    return Estimate(wish, found, needed(found, machine), speed.of(wish, machine))
+
+
+def needed(found: Parts, machine: Machine) -> int:
+    """Return the bytes that a process with these parts takes of a machine."""
     slack = _SLACK * (found.activations + found.logits)
     if not machine.is_gpu:
         slack += _LIBRARIES + min(_BUFFERS, found.total // 3)
     shared = found.offloaded if machine.unified else 0
-    return Estimate(wish, found, int(found.total + slack + shared), speed.of(wish, machine))
+    return int(found.total + slack + shared)
 
 
 def of_recipe(

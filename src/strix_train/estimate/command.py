@@ -13,8 +13,9 @@ from strix_train.errors import InputError
 from strix_train.estimate import advice, auto, configs, machines, request
 from strix_train.estimate.advice import Estimate, Verdict
 from strix_train.estimate.machines import Machine
-from strix_train.estimate.memory import GIB, Backend
+from strix_train.estimate.memory import Backend
 from strix_train.estimate.shapes import Shape
+from strix_train.estimate.words import duration, size
 from strix_train.names import find_model, find_recipe
 from strix_train.plan import Plan
 from strix_train.recipe.load import Loaded, load
@@ -79,16 +80,6 @@ def preflight(plan: Plan, machine: Machine, backend: Backend) -> tuple[str, str]
         return "estimate", f"{size(found.needed)} of {size(machine.usable)}{pace}{note}"
     proposal = advice.verdict(plan.loaded, (), shape, machine, longest=longest)
     return "warning", f"the estimate is {size(found.needed)}: {sentence(proposal, machine)}{note}"
-
-
-def size(value: float) -> str:
-    """Return bytes as GiB, three digits or so."""
-    return f"{value / GIB:.2f} GiB" if value < 99.5 * GIB else f"{value / GIB:.0f} GiB"
-
-
-def duration(seconds: float) -> str:
-    """Return the time of a step."""
-    return f"{seconds * 1000:.0f} ms" if seconds < 0.1 else f"{seconds:.2f} s" if seconds < 60 else f"{seconds:.0f} s"
 
 
 def each_backend(loaded: Loaded, shape: Shape, machine: Machine, longest: int | None) -> dict[Backend, Estimate | None]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from strix_train.estimate import configs, shapes
-from strix_train.estimate.command import each_backend, size
+from strix_train.estimate.command import each_backend
 from strix_train.estimate.machines import GIB, NAMED, Machine
+from strix_train.estimate.words import size
 from strix_train.recipe.load import load
 
 BEGINS = "# Memory on a "

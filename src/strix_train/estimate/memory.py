@@ -65,6 +65,11 @@ class Wish:
         return 4 if self.bits == 32 else 2
 
     @property
+    def learning(self) -> int:
+        """Bytes of a weight that learns, of its gradient, and of each of its two moments."""
+        return self.master if self.adapter == "full" else 4
+
+    @property
     def trainable(self) -> int:
         """Weights that learn."""
         if self.adapter == "full":
@@ -95,12 +100,12 @@ class Parts:
         return self.weights + self.gradients + self.optimizer + self.activations + self.logits + self.workspace
 
 
-def parts(wish: Wish) -> Parts:
-    """Return the parts of a step's peak memory."""
+def parts(wish: Wish, *, ranks: int = 1) -> Parts:
+    """Return the parts of a step's peak memory. `ranks`: among how many the gradients are shared."""
     shape, tokens = wish.shape, wish.tokens
-    learning = wish.master if wish.adapter == "full" else 4
+    learning = wish.learning
     trainable = wish.trainable
-    gradients = trainable * learning
+    gradients = trainable * learning / ranks
     kept, work, one, offloaded = _layers(wish)
     # with several passes to a step, the gradients of the ones before are there from the beginning
     early = gradients if wish.accumulation > 1 else 0
@@ -110,7 +115,7 @@ def parts(wish: Wish) -> Parts:
     moments = (
         (kept, logits, early),
         (kept + work, 0.0, early),
-        (one + work, 0.0, max(early, gradients - last)),
+        (one + work, 0.0, max(early, gradients - last / ranks)),
         # an output layer that is the embedding gets two gradients, and their sum
         (0.0, 0.0, gradients + (2 * shape.head * learning if wish.adapter == "full" and shape.tied else 0)),
     )
@@ -137,8 +142,14 @@ def _weights(wish: Wish) -> int:
     if wish.adapter not in ("qlora", "lora8bit"):
         return shape.weights * wide + adapter
     linear = shape.linear_weights + shape.pictures
-    small = _FOUR_BITS if wish.adapter == "qlora" else _EIGHT_BITS
-    return int(linear * small) + (shape.weights - linear) * wide + adapter
+    return int(linear * stored(wish)) + (shape.weights - linear) * wide + adapter
+
+
+def stored(wish: Wish) -> float:
+    """Return the bytes of a weight of a linear layer, as it is stored when it is frozen, else as it computes."""
+    if wish.adapter == "qlora":
+        return _FOUR_BITS
+    return _EIGHT_BITS if wish.adapter == "lora8bit" else wish.width
 
 
 def _workspace(wish: Wish) -> int:

@@ -1,0 +1,119 @@
+"""What several ranks that train together hold and send, by how they share: memory of each by part, bytes by pass.
+
+`ddp`: every rank holds all and gradients are averaged. `zero2`: gradients and optimizer are shared among the ranks.
+`fsdp`, `zero3`: the weights as well; a layer's are gathered before it computes, forward and backward, and dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Literal
+
+from strix_train.estimate import memory
+from strix_train.estimate.memory import Parts, Wish
+from strix_train.estimate.shapes import Block
+
+Sharing = Literal["none", "ddp", "fsdp", "zero2", "zero3"]
+# What DDP sends at once (torch: bucket_cap_mb=25), and DeepSpeed (reduce_bucket_size and stage3_max_live_parameters).
+DDP_BUCKET = 25 * 2**20
+_ZERO_BUCKET, _ZERO_LIVE = 500_000_000, 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that each rank sends, and takes in as well, of an optimizer step.
+
+    `forward`, `backward`: in every pass; `once`: beside them in a step, at its last backward pass. `messages`: how many
+    collectives these are, in the same order.
+    """
+
+    forward: float = 0.0
+    backward: float = 0.0
+    once: float = 0.0
+    messages: tuple[int, int, int] = (0, 0, 0)
+
+    def step(self, accumulation: int) -> float:
+        """Bytes of a whole step."""
+        return accumulation * (self.forward + self.backward) + self.once
+
+
+def parts(wish: Wish, sharing: Sharing, ranks: int) -> Parts:
+    """Return the parts of one rank's peak memory. `wish`: what one rank trains, its own rows a pass."""
+    if sharing == "none" or ranks < 2:
+        return memory.parts(wish)
+    learns = wish.trainable * wish.learning
+    if sharing == "ddp":
+        found = memory.parts(wish)
+        # gradients lie in buckets, beside where autograd puts them
+        return replace(found, workspace=found.workspace + learns)
+    found = memory.parts(wish, ranks=ranks)
+    optimizer = ceil(found.optimizer / ranks)
+    layer, outer = max(gathered(wish, block) for block in wish.shape.blocks), _outer(wish)
+    if sharing == "fsdp":
+        # the layer that computes, the next one that is being gathered, and what is outside of layers all along;
+        # the gradients of one layer before they are shared, and the copy that is sent
+        own = 2 * wish.learning * max(_learning(wish, block) for block in wish.shape.blocks)
+        work = 2 * layer + outer + own
+        return replace(
+            found, weights=ceil(found.weights / ranks), optimizer=optimizer, workspace=int(found.workspace + work)
+        )
+    # DeepSpeed holds what learns in the format that computes, and shares a copy in 32 bits among the ranks
+    width, master = wish.width, (4 if wish.bits == 16 else 0)
+    weights = found.weights - wish.trainable * (wish.learning - width)
+    optimizer = ceil(wish.trainable * (master + 8) / ranks)
+    bucket: float = 2 * width * min(_ZERO_BUCKET, wish.trainable)
+    if sharing == "zero3":
+        bucket += max(2 * layer + outer, min(weights, width * _ZERO_LIVE))
+        weights = ceil(weights / ranks)
+    gradients = found.gradients * width // wish.learning
+    return replace(
+        found, weights=weights, gradients=gradients, optimizer=optimizer, workspace=int(found.workspace + bucket)
+    )
+
+
+def traffic(wish: Wish, sharing: Sharing, ranks: int) -> Traffic:
+    """Return what each rank sends in a ring: 2(n-1)/n of what is averaged, (n-1)/n of what is gathered or scattered."""
+    if sharing == "none" or ranks < 2:
+        return Traffic()
+    share = (ranks - 1) / ranks
+    learns = wish.trainable
+    if sharing == "ddp":
+        whole = learns * wish.learning
+        return Traffic(once=2 * share * whole, messages=(0, 0, 2 * ceil(whole / DDP_BUCKET)))
+    if sharing == "zero2":
+        # DeepSpeed averages in the format that computes, every pass, and gathers what has learned after the step
+        buckets = ceil(learns / _ZERO_BUCKET)
+        sent = share * learns * wish.width
+        return Traffic(backward=sent, once=sent, messages=(0, buckets, buckets))
+    layers = sum(block.count * gathered(wish, block) for block in wish.shape.blocks)
+    gradients = learns * (wish.width if wish.adapter == "full" else wish.learning)
+    # what is outside of layers is gathered once a pass and kept for its backward pass
+    return Traffic(
+        forward=share * (layers + _outer(wish)),
+        backward=share * (layers + gradients),
+        messages=(wish.shape.layers + 1, 2 * wish.shape.layers + 1, 0),
+    )
+
+
+def gathered(wish: Wish, block: Block) -> float:
+    """Return the bytes of one layer as it is gathered: frozen weights as they are stored, others as they compute."""
+    linear = block.linear_weights + (block.experts if wish.shape.experts_quantized else 0)
+    rest = block.experts + block.linear_weights - linear + block.other
+    return linear * memory.stored(wish) + (rest + _adapter(wish, block)) * wish.width
+
+
+def _outer(wish: Wish) -> float:
+    """Return the bytes of what is outside of layers: embeddings, the output layer, the parts for pictures."""
+    shape = wish.shape
+    return (shape.lookup + (0 if shape.tied else shape.head)) * wish.width + shape.pictures * memory.stored(wish)
+
+
+def _adapter(wish: Wish, block: Block) -> int:
+    return 0 if wish.adapter == "full" else block.adapter(wish.rank, wish.targets)
+
+
+def _learning(wish: Wish, block: Block) -> int:
+    """Return how many weights of one layer learn."""
+    whole = block.linear_weights + block.experts + block.other
+    return whole if wish.adapter == "full" else _adapter(wish, block)
