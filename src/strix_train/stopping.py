@@ -1,13 +1,21 @@
-"""SIGINT and SIGTERM: while steps run, they ask for a checkpoint and a clean end; a second one ends at once."""
+"""SIGINT and SIGTERM: while steps run, they ask for a checkpoint and a clean end; a second one ends at once.
+
+What comes within half a second of the first is the same request: a scheduler signals every process of a job, and an
+engine's client, a container's init and torchrun each hand on what they got.
+"""
 
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 
 from strix_train.errors import Interrupted
+
+# seconds
+SAME_REQUEST = 0.5
 
 
 class Stopper:
@@ -17,6 +25,7 @@ class Stopper:
         self._tell = tell
         self._deferred = False
         self._before: dict[signal.Signals, object] = {}
+        self._asked = 0.0
         self.requested = False
 
     def __enter__(self) -> Stopper:
@@ -43,6 +52,9 @@ class Stopper:
         name = signal.Signals(number).name
         if self._deferred and not self.requested:
             self.requested = True
+            self._asked = time.monotonic()
             self._tell(f"{name}: stopping after this step, with a checkpoint; once more stops at once")
+            return
+        if self.requested and time.monotonic() - self._asked < SAME_REQUEST:
             return
         raise Interrupted(name)

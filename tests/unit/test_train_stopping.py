@@ -16,8 +16,9 @@ from strix_train.stopping import Stopper
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_asks_and_the_second_insists(number: signal.Signals) -> None:
+def test_the_first_signal_asks_and_the_second_insists(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
+    monkeypatch.setattr("strix_train.stopping.SAME_REQUEST", 0.0)
     before = signal.getsignal(number)
     with Stopper(told.append) as stopper:
         with stopper.deferring():
@@ -28,6 +29,22 @@ def test_the_first_signal_asks_and_the_second_insists(number: signal.Signals) ->
         assert len(told) == 1
         assert number.name in told[0]
     assert signal.getsignal(number) is before
+
+
+def test_what_comes_at_once_is_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm signals the whole group, and each proxy between hands its own on."""
+    now = [100.0]
+    monkeypatch.setattr("strix_train.stopping.time.monotonic", lambda: now[0])
+    told: list[str] = []
+    with Stopper(told.append) as stopper, stopper.deferring():
+        for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+            now[0] += 0.2
+        assert stopper.requested
+        assert len(told) == 1
+        now[0] += 0.2
+        with pytest.raises(Interrupted, match="SIGINT"):
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_outside_the_steps_a_signal_ends_at_once() -> None:
