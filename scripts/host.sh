@@ -3,7 +3,7 @@
 #
 #   scripts/host.sh python            a Python with venv
 #   scripts/host.sh engine            a container engine that answers, and mmdebstrap where the host is a Debian
-#   scripts/host.sh test              what the tests need on top: Podman, Toolbx, D-Bus, a registry
+#   scripts/host.sh test              what the tests need on top: Podman, Toolbx, D-Bus, a registry, sshd
 #   scripts/host.sh stop NOTES        stop the services whose process ids an earlier call wrote to NOTES
 #
 # Services that were running already are never touched. Nothing is installed without root or sudo.
@@ -109,7 +109,7 @@ engine)
   docker_running
   ;;
 test)
-  packages docker.io podman buildah podman-toolbox runc uidmap docker-registry dbus mmdebstrap busybox-static patch binutils
+  packages docker.io podman buildah podman-toolbox runc uidmap docker-registry dbus mmdebstrap busybox-static patch binutils openssh-server
   # the page about a run is looked at in a browser, where the archive has this one
   if apt-cache show chromium-headless-shell >/dev/null 2>&1; then packages chromium-headless-shell; fi
   docker_running

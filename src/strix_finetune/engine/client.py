@@ -39,15 +39,24 @@ _PATIENCE = 3.0
 class SdkEngine:
     """A connected engine. Methods may be called from several threads at once.
 
-    `on_close` ends what was started for this connection.
+    `on_close` ends what was started for this connection. An engine that is not `here` has the files and devices of
+    another machine, of which this one knows nothing.
     """
 
-    def __init__(self, api: APIClient, info: EngineInfo, *, on_close: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        api: APIClient,
+        info: EngineInfo,
+        *,
+        on_close: Callable[[], None] | None = None,
+        here: bool = True,
+    ) -> None:
         self._api = api
         self._info = info
         self._has_init = True
         self._ongoing = Ongoing()
         self._on_close = on_close
+        self._here = here
 
     @property
     def info(self) -> EngineInfo:
@@ -163,7 +172,7 @@ class SdkEngine:
                     raise
 
     def run(self, request: RunRequest, on_output: Callable[[bytes], None]) -> RunResult:
-        check(request)
+        check(request, here=self._here)
         callback = Callback(on_output)
         with engine_errors(f"run {request.image}", self._info.url, callback):
             if self._has_init:
@@ -188,12 +197,6 @@ class SdkEngine:
                     continue
                 count += 1
         return count
-
-    def push(self, ref: str, on_status: Callable[[str], None]) -> str:
-        repository, tag = _split(ref)
-        callback = Callback(on_status)
-        with engine_errors(f"push {ref}", self._info.url, callback):
-            return transfer.push(self._api, self._info.kind, repository, tag, callback)
 
     def pull(self, ref: str, on_status: Callable[[str], None]) -> Image:
         repository, tag = parse_repository_tag(ref)

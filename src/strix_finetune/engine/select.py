@@ -79,7 +79,7 @@ def connect(kind: Wanted, env: Mapping[str, str]) -> Engine:
     """
     explicit = explicit_address(kind, env)
     if explicit is not None:
-        engine = _open(explicit, env)
+        engine = open_at(explicit, env)
         if kind not in ("auto", engine.info.kind):
             engine.close()
             raise EngineUnavailable(
@@ -92,7 +92,7 @@ def connect(kind: Wanted, env: Mapping[str, str]) -> Engine:
     refusals: list[EngineUnavailable] = []
     for address in usual_addresses(kind, env, root=os.geteuid() == 0):
         try:
-            engine = _open(address, env)
+            engine = open_at(address, env)
         except EngineUnavailable as error:
             refusals.append(error)
             continue
@@ -105,7 +105,7 @@ def connect(kind: Wanted, env: Mapping[str, str]) -> Engine:
         if podman_service.available(env):
             service = podman_service.start(env)
             try:
-                return _open(Address(service.url), env, on_close=service.stop, explain=service.failure)
+                return open_at(Address(service.url), env, on_close=service.stop, explain=service.failure)
             except BaseException:
                 service.stop()
                 raise
@@ -123,14 +123,18 @@ def _nothing(kind: Wanted) -> EngineUnavailable:
     )
 
 
-def _open(
+def open_at(
     address: Address,
     env: Mapping[str, str],
     *,
     on_close: Callable[[], None] | None = None,
     explain: Callable[[], EngineError | None] | None = None,
+    elsewhere: str = "",
 ) -> Engine:
-    """Connect to one address and ask it what it is."""
+    """Connect to one address and ask it what it is. Raises EngineUnavailable.
+
+    `elsewhere`: the engine is another machine's, and this is what people know its address by.
+    """
     from strix_finetune.engine.client import SdkEngine
 
     api: APIClient | None = None
@@ -143,7 +147,7 @@ def _open(
             kind,
             str(version.get("Version", "")),
             api.api_version,
-            address.url,
+            elsewhere or address.url,
             _rootless(facts),
             runtime=str(facts.get("DefaultRuntime") or ""),
             cdi=bool(facts.get("CDISpecDirs")),
@@ -155,7 +159,7 @@ def _open(
             raise
         reason = explain() if explain else None
         raise reason or _refusal(address, error) from error
-    return SdkEngine(api, info, on_close=on_close)
+    return SdkEngine(api, info, on_close=on_close, here=not elsewhere)
 
 
 def _client(address: Address, env: Mapping[str, str]) -> APIClient:

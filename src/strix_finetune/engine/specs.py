@@ -25,16 +25,16 @@ _SELINUX = Path("/sys/fs/selinux/enforce")
 _SHELL = ("/bin/sh", "-c", '"$@"; exit $?', "sh")
 
 
-def check(request: RunRequest) -> None:
-    """Refuse what would only fail half-way: a missing mount source or device, groups by name."""
+def check(request: RunRequest, *, here: bool = True) -> None:
+    """Refuse what would only fail half-way: a missing mount source or device, if that is to be `here`; named groups."""
     for mount in request.mounts:
         if not Path(mount.source).is_absolute():
             raise InputError(Problem(f"the mount source '{mount.source}' is not an absolute path"))
-        if not Path(mount.source).exists():
+        if here and not Path(mount.source).exists():
             message = f"'{mount.source}' does not exist and cannot be mounted at {mount.target}"
             raise InputError(Problem(message, cure="create it first"))
     for device in request.devices:
-        if not is_cdi(device) and not Path(device).exists():
+        if here and not is_cdi(device) and not Path(device).exists():
             raise InputError(Problem(f"this host has no device {device}", cure="run `strix-finetune doctor`"))
     if request.ipc and request.shm_size is not None:
         # Docker would ignore the size, Podman refuse it

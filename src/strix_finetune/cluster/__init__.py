@@ -1,0 +1,1 @@
+"""Several machines: what cluster.toml says, reaching its nodes, checking them, and training on them."""
