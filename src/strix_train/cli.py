@@ -76,12 +76,14 @@ def check(recipe: str, settings: tuple[str, ...], fetch: bool, as_json: bool) ->
 @click.argument("recipe")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a key.")
 @click.option("--device", default="here", show_default=True, help="here, cpu, strix-halo, h200, …, or a size: 24GiB.")
+@click.option("--nodes", type=click.IntRange(1, 64), default=1, show_default=True, help="Machines that share the work.")
+@click.option("--link", help="Between them: 2.5gbe, 10gbe, thunderbolt, roce, …, or as measured, GBIT:US as 9.4:60.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document; sizes in bytes.")
-def estimate(recipe: str, settings: tuple[str, ...], device: str, as_json: bool) -> int:
+def estimate(recipe: str, settings: tuple[str, ...], device: str, nodes: int, link: str | None, as_json: bool) -> int:
     """Tell what memory and time RECIPE takes, and what to change where it does not fit; exit code 1 then."""
     from strix_train.estimate.command import run as work
 
-    code, text = work(recipe, settings, device=device, as_json=as_json)
+    code, text = work(recipe, settings, device=device, as_json=as_json, count=nodes, link=link)
     click.echo(text)
     return code
 

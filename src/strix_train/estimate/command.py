@@ -9,8 +9,8 @@ from typing import Any
 
 from strix_train import backends
 from strix_train import plan as plans
-from strix_train.errors import InputError
-from strix_train.estimate import advice, auto, configs, machines, request
+from strix_train.errors import InputError, Problem
+from strix_train.estimate import advice, auto, configs, links, machines, nodes, request, strategy
 from strix_train.estimate.advice import Estimate, Verdict
 from strix_train.estimate.machines import Machine
 from strix_train.estimate.memory import Backend
@@ -26,8 +26,16 @@ _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "workspa
 NOTE = "estimate, not measured on this device"
 
 
-def run(word: str, settings: Sequence[str], *, device: str, as_json: bool) -> tuple[int, str]:
-    """Return the exit code (1 where it does not fit) and the text. Raises InputError."""
+def run(
+    word: str, settings: Sequence[str], *, device: str, as_json: bool, count: int = 1, link: str | None = None
+) -> tuple[int, str]:
+    """Return the exit code (1 where it does not fit) and the text. Raises InputError.
+
+    `count`: machines that share the work, over a `link` of links.named.
+    """
+    wire = links.named(link) if link else None
+    if wire and count < 2:
+        raise InputError(Problem("a link is between machines, and there is one", cure="give --nodes 2 as well"))
     loaded = load(find_recipe(word), settings)
     model = find_model(loaded.recipe.model, loaded.path.parent, loaded.place("model"))
     shape, source = configs.find(model, loaded.place("model"))
@@ -38,12 +46,17 @@ def run(word: str, settings: Sequence[str], *, device: str, as_json: bool) -> tu
         settings = [*settings, *chosen]
         loaded = load(loaded.path, settings)
     found = advice.verdict(loaded, settings, shape, machine, longest=longest)
-    text = (
-        json.dumps(_facts(loaded, shape, source, machine, found, longest), indent=2, ensure_ascii=False)
-        if as_json
-        else "\n".join(_lines(loaded, shape, source, machine, found, longest))
-    )
-    return int(found.kind == "does not fit"), text
+    facts = _facts(loaded, shape, source, machine, found, longest) if as_json else {}
+    lines = [] if as_json else [*_lines(loaded, shape, source, machine, found, longest)]
+    fits = found.kind != "does not fit"
+    if count > 1:
+        choice = strategy.for_recipe(loaded.recipe, shape, machine, count, longest=longest, link=wire)
+        wish = request.wish(loaded.recipe, shape, machine, longest=longest)
+        ways = nodes.ways(wish, machine, count, wire, batch=loaded.recipe.schedule.rows)
+        facts["nodes"] = nodes.facts(ways, choice, count, wire)
+        lines += ["", *nodes.lines(ways, choice, count, wire)]
+        fits = choice.strategy is not None
+    return int(not fits), json.dumps(facts, indent=2, ensure_ascii=False) if as_json else "\n".join(lines)
 
 
 def _longest(word: str, settings: Sequence[str]) -> int | None:

@@ -20,7 +20,7 @@ from strix_train.estimate.words import duration, size, traffic
 from strix_train.recipe.schema import Recipe
 
 Strategy = Literal["none", "ddp", "fsdp"]
-_MOST = 64  # ranks that a cure speaks of
+_MOST = 64  # ranks, or rows of a pass, that a cure speaks of
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +152,35 @@ def _step(case: _Case, how: Sharing, wish: Wish | None = None) -> steps.Step | N
 
 def _faster(case: _Case, how: Sharing) -> str:
     """Return the setting with which a step comes near the ideal, nothing where it is there or none would do."""
-    step = _step(case, how)
-    if how == "fsdp":
+    if how == "fsdp" and "ddp" not in case.barred:
         for wish, words in _milder(case):
-            if case.fits("ddp", wish) and "ddp" not in case.barred:
+            if case.fits("ddp", wish):
                 return f"with {words} all would fit on each device, and ddp sends less"
+    step = _step(case, how)
     if step is None or case.link is None or step.efficiency >= steps.GOOD:
         return ""
-    found = steps.enough(case.wish, case.machine, how, case.ranks, case.link) if how == "ddp" else None
-    return f"schedule.accumulation={found} would reach {steps.GOOD:.0%} of the ideal" if found else ""
+    where = (case.wish, case.machine, how, case.ranks, case.link)
+    more = steps.enough(*where)
+    batch = None if more else enough_rows(*where, batch=case.batch, room=case.room)
+    setting = f"accumulation={more}" if more else f"batch={batch}" if batch else ""
+    return f"schedule.{setting} would reach {steps.GOOD:.0%} of the ideal" if setting else ""
+
+
+def enough_rows(
+    wish: Wish, machine: Machine, how: Sharing, ranks: int, link: Link, *, batch: int, room: int
+) -> int | None:
+    """Return the least schedule.batch with which a step reaches GOOD of the ideal, None where that would not fit.
+
+    `batch`: the one of `wish`, of which a row may be several rows of a pass. `room`: bytes that each rank may use.
+    """
+    for larger in range(batch + 1, _MOST + 1):
+        other = replace(wish, rows=wish.rows // batch * larger)
+        if advice.needed(sharing.parts(other, how, ranks), machine) > room:
+            return None
+        step = steps.of(other, machine, how, ranks, link)
+        if step and step.efficiency >= steps.GOOD:
+            return larger
+    return None
 
 
 def _milder(case: _Case) -> Iterator[tuple[Wish, str]]:

@@ -1,0 +1,116 @@
+"""`train estimate --nodes N --link LINK`: every way to share a run among machines, with memory, traffic and time.
+
+Each machine has one device. Times are none where nothing is known about the link or about the machine's speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from strix_train.estimate import advice, sharing, steps
+from strix_train.estimate.links import Link
+from strix_train.estimate.machines import Machine
+from strix_train.estimate.memory import Parts, Wish
+from strix_train.estimate.sharing import Sharing
+from strix_train.estimate.strategy import Choice, enough_rows
+from strix_train.estimate.words import duration, size, traffic
+
+WAYS: tuple[Sharing, ...] = ("ddp", "fsdp", "zero2", "zero3")
+_PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to share. `needed`: bytes of each device; `sent`: bytes that each machine sends in a step.
+
+    `accumulation`, `batch`: the least schedule.accumulation, or schedule.batch, with which it reaches 0.9 of the ideal;
+    None where none does, where it is there already, or where so many rows would not fit.
+    """
+
+    sharing: Sharing
+    parts: Parts
+    needed: int
+    fits: bool
+    sent: float
+    step: steps.Step | None = None
+    accumulation: int | None = None
+    batch: int | None = None
+
+
+def ways(wish: Wish, machine: Machine, nodes: int, link: Link | None, *, batch: int | None = None) -> list[Way]:
+    """Return all ways to share what one machine trains among `nodes` of them. `batch`: schedule.batch, see strategy."""
+    return [_way(wish, machine, how, nodes, link, batch or wish.rows) for how in WAYS]
+
+
+def _way(wish: Wish, machine: Machine, how: Sharing, nodes: int, link: Link | None, batch: int) -> Way:
+    parts = sharing.parts(wish, how, nodes)
+    needed = advice.needed(parts, machine)
+    sent = sharing.traffic(wish, how, nodes).step(wish.accumulation)
+    way = Way(how, parts, needed, needed <= machine.usable, sent)
+    step = steps.of(wish, machine, how, nodes, link) if link else None
+    if step is None or link is None or step.efficiency >= steps.GOOD:
+        return replace(way, step=step)
+    more = steps.enough(wish, machine, how, nodes, link)
+    larger = None if more else enough_rows(wish, machine, how, nodes, link, batch=batch, room=machine.usable)
+    return replace(way, step=step, accumulation=more, batch=larger)
+
+
+def lines(found: list[Way], choice: Choice, nodes: int, link: Link | None) -> Iterator[str]:
+    """Yield the table as text."""
+    told = f" over {link.name} ({link.gbit:g} Gbit/s, {link.round_trip:g} us: {link.source})" if link else ""
+    yield f"{nodes} machines with one device each{told}"
+    yield f"{'':<14}" + "".join(
+        f"{way.sharing + (' *' if way.sharing == choice.strategy else ''):>14}" for way in found
+    )
+    for part in _PARTS:
+        yield f"{part:<14}" + "".join(f"{size(getattr(way.parts, part)):>14}" for way in found)
+    yield f"{'needed':<14}" + "".join(f"{size(way.needed) + ('' if way.fits else '!'):>14}" for way in found)
+    yield f"{'sent a step':<14}" + "".join(f"{traffic(way.sent):>14}" for way in found)
+    if any(way.step for way in found):
+        yield f"{'step':<14}" + "".join(f"{duration(way.step.seconds) if way.step else '':>14}" for way in found)
+        yield f"{'of the ideal':<14}" + "".join(
+            f"{f'{way.step.efficiency:.0%}' if way.step else '':>14}" for way in found
+        )
+        yield f"{f'{steps.GOOD:.0%} with':<14}" + "".join(f"{_enough(way):>14}" for way in found)
+    yield "               (memory of each machine; * taken by strategy: auto, ! more than there is)"
+    yield ""
+    yield f"strategy   {choice.reason}"
+    if choice.cure:
+        yield f"           {choice.cure}"
+
+
+def _enough(way: Way) -> str:
+    if way.accumulation:
+        return f"{way.accumulation} passes"
+    if way.batch:
+        return f"batch {way.batch}"
+    return "" if way.step and way.step.efficiency >= steps.GOOD else "no setting"
+
+
+def facts(found: list[Way], choice: Choice, nodes: int, link: Link | None) -> dict[str, Any]:
+    """Return the same as a document; sizes in bytes."""
+
+    def one(way: Way) -> dict[str, Any]:
+        step = way.step
+        return {
+            **asdict(way.parts),
+            "needed": way.needed,
+            "fits": way.fits,
+            "sent": round(way.sent),
+            "seconds": round(step.seconds, 4) if step else None,
+            "sending": round(step.sending, 4) if step else None,
+            "efficiency": round(step.efficiency, 4) if step else None,
+            "enough_accumulation": way.accumulation,
+            "enough_batch": way.batch,
+        }
+
+    return {
+        "count": nodes,
+        "link": asdict(link) if link else None,
+        "strategy": choice.strategy,
+        "reason": choice.reason,
+        "cure": choice.cure,
+        "ways": {way.sharing: one(way) for way in found},
+    }
