@@ -121,9 +121,6 @@ class FakeEngine:
     def reap(self, label: str) -> int:
         return 0
 
-    def push(self, ref: str, on_status: Callable[[str], None]) -> str:
-        raise NotImplementedError
-
     def pull(self, ref: str, on_status: Callable[[str], None]) -> Image:
         raise NotImplementedError
 

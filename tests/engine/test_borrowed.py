@@ -30,6 +30,7 @@ from strix_finetune.netconf import NetSettings
 from strix_finetune.resolve.apt import AptArchive
 from strix_finetune.workspace import Options, Workspace, open_workspace
 from tests.engine.conftest import LABEL
+from tests.engine.publish import publish
 
 pytestmark = pytest.mark.engine
 # each run has names of its own, so that two of them may share an engine
@@ -98,13 +99,12 @@ def helper(own: Lock, workspace: Workspace, settings: NetSettings, cache: Path, 
     [layer] = workspace.render(own)
     rootfs = bootstrap.rootfs(layer, own, workspace.stack.channel.spec, settings, cache)
     engine = connect("docker", os.environ)
-    name = f"{registry}/debian:sid"
     files = [ContextFile("Dockerfile", b"FROM scratch\nADD rootfs.tar /\n"), ContextFile("rootfs.tar", rootfs)]
     try:
-        engine.tag(engine.build(BuildRequest(lambda: tar(files), {LABEL: "helper"}), lambda event: None), name)
-        engine.push(name, lambda status: None)
+        made = engine.build(BuildRequest(lambda: tar(files), {LABEL: "helper"}), lambda event: None)
+        publish(engine, made, f"{registry}/debian:sid")
+        engine.remove(made)
     finally:
-        engine.untag(name)
         engine.close()
     return rootfs
 

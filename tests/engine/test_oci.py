@@ -11,16 +11,16 @@ import pytest
 from strix_finetune.netconf import NetSettings
 from strix_finetune.oci import layout, whole
 from strix_finetune.oci.difference import compare
-from strix_finetune.registry.client import Registry, connect
+from strix_finetune.registry.client import connect
 from strix_finetune.registry.repository import parse
 from tests.engine.conftest import PREFIX
+from tests.engine.publish import EPOCH, send
 
 if TYPE_CHECKING:
     from tests.engine.conftest import Bench
 
 pytestmark = pytest.mark.engine
 
-EPOCH = 1_750_000_000
 # a mounted folder, a log, a clock, links, modes, something that a later step takes back
 MIDDLE = """\
 FROM {base}
@@ -61,16 +61,6 @@ def export(bench: Bench, refs: tuple[str, str], folder: Path) -> layout.Layout:
     return layout.export(bench.engine, top, (bench.base, middle), folder, epoch=EPOCH, groups=GROUPS)
 
 
-def push(made: layout.Layout, ref: str, to: Registry, tag: str) -> int:
-    """Push one image; returns the bytes that were sent."""
-    packed, sent = made.packed[ref], 0
-    for blob in packed.blobs:
-        if to.upload(blob, lambda done: None) == "sent":
-            sent += blob.descriptor.size
-    to.put_manifest(tag, packed.manifest, packed.media_type)
-    return sent
-
-
 def test_a_clean_rebuild_moves_nothing_and_runs_where_it_is_pulled(
     bench: Bench, twice: list[tuple[str, str]], registry: str, tmp_path: Path
 ) -> None:
@@ -83,8 +73,8 @@ def test_a_clean_rebuild_moves_nothing_and_runs_where_it_is_pulled(
     assert ids[0]["rootfs"] != ids[1]["rootfs"]
     assert one.packed[twice[0][1]].digest == other.packed[twice[1][1]].digest
     to = connect(parse(f"{registry}/oci-{engine.info.kind}"), NetSettings(), {})
-    assert push(one, twice[0][1], to, "one") > 0
-    assert push(other, twice[1][1], to, "other") == 0
+    assert send(one.packed[twice[0][1]], to, "one")[1] > 0
+    assert send(other.packed[twice[1][1]], to, "other")[1] == 0
 
     ref = f"{registry}/oci-{engine.info.kind}:other"
     pulled = engine.pull(ref, lambda line: None)

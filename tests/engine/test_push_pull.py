@@ -295,6 +295,12 @@ def test_a_registry_that_dies_in_a_pull_moves_no_name_and_the_next_pull_goes_on(
 
 
 @once
+def test_a_push_to_where_nobody_listens_is_no_success(built: Place, failing: Failing) -> None:
+    error = failing(built, "push", "--to", "localhost:1/strix/dead")
+    assert "the registry localhost:1 does not answer: connection refused" in error
+
+
+@once
 def test_an_interrupted_push_leaves_no_name_and_no_file(built: Place, depot: Depot) -> None:
     stalled: list[float] = []
 

@@ -24,6 +24,7 @@ from strix_finetune.resolve.apt import AptArchive
 from strix_finetune.schema import Apt, ChannelFile, LayerFile, PipSet
 from strix_finetune.tomlpos import Positions
 from tests.engine.conftest import LABEL, Bench
+from tests.engine.publish import publish
 
 pytestmark = pytest.mark.engine
 SID = Apt(suite="sid")
@@ -157,14 +158,10 @@ def test_an_index_that_is_not_there(settings: NetSettings, monkeypatch: pytest.M
 
 def test_a_registry_tells_the_digest_that_was_pushed(docker_bench: Bench, registry: str) -> None:
     name = f"{registry}/resolve/base:1"
-    docker_bench.engine.tag(docker_bench.base, name)
-    try:
-        pushed = docker_bench.engine.push(name, lambda status: None)
-        assert image.digest(name, NetSettings()) == pushed
-        with pytest.raises(LockError, match="has no image"):
-            image.digest(f"{registry}/resolve/base:2", NetSettings())
-    finally:
-        docker_bench.engine.untag(name)
+    pushed = publish(docker_bench.engine, docker_bench.base, name)
+    assert image.digest(name, NetSettings()) == pushed
+    with pytest.raises(LockError, match="has no image"):
+        image.digest(f"{registry}/resolve/base:2", NetSettings())
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from strix_finetune.netconf import NetSettings
 from strix_finetune.vendor import aptmirror, images, manifest
 from strix_finetune.vendor.manifest import Entry
 from tests.engine.conftest import LABEL, Bench
+from tests.engine.publish import publish
 
 pytestmark = pytest.mark.engine
 ROOT = Path(__file__).resolve().parents[2]
@@ -379,9 +380,8 @@ def test_a_registry_image_is_vendored_and_loaded(
     [tar] = (small.folder / "cache/strix-finetune/rootfs").glob("*.tar")
     files = [ContextFile("Dockerfile", b"FROM scratch\nADD rootfs.tar /\n"), ContextFile("rootfs.tar", tar)]
     made = docker_bench.engine.build(BuildRequest(lambda: context.tar(files), {LABEL: "debian"}), lambda event: None)
-    docker_bench.engine.tag(made, pushed)
-    docker_bench.engine.push(pushed, lambda status: None)
-    docker_bench.engine.untag(pushed)
+    publish(docker_bench.engine, made, pushed)
+    docker_bench.engine.remove(made)
     shutil.copytree(small.folder / "images", tmp_path / "images", ignore=shutil.ignore_patterns("locks"))
     beginning = f'bootstrap = {{ source = "image", image = "{pushed}" }}'
     text = CHANNEL.replace('bootstrap = { source = "mmdebstrap" }', beginning)

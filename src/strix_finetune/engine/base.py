@@ -192,11 +192,11 @@ class Engine(Protocol):
     def reap(self, label: str) -> int:
         """Remove containers that carry `label` and whose driver process is gone; return how many."""
 
-    def push(self, ref: str, on_status: Callable[[str], None]) -> str:
-        """Push one name and return the digest that the registry then serves; never succeeds silently."""
-
     def pull(self, ref: str, on_status: Callable[[str], None]) -> Image:
-        """Pull one name and return the image. A name without a host is the engine's to resolve, by its own settings."""
+        """Pull one name and return the image; never succeeds silently.
+
+        A name without a host is the engine's to resolve, by its own settings.
+        """
 
     def export(self, ref: str) -> Iterator[bytes]:
         """Stream the image as the engine's own archive (docker save)."""

@@ -155,7 +155,7 @@ def _private_folder(env: Mapping[str, str]) -> Path:
 
 
 def _private_tmp(env: Mapping[str, str]) -> Path:
-    """A folder for what Podman forgets: contexts of failed builds, digests of pushes. Cache mounts outlive it.
+    """A folder for what Podman forgets, such as contexts of failed builds. Cache mounts outlive it.
 
     It lies where Podman would put such things, since they can be large.
     """

@@ -22,7 +22,7 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 def compressed_size(engine: Engine, ref: str) -> int:
-    """Bytes of the layers of an image after gzip -6, which is what Docker and Podman push.
+    """Bytes of the layers of an image after gzip -6, as engines push them; `push` packs a few percent tighter.
 
     The image is streamed out of the engine and never held: memory stays at a few MiB. Layers that the engine
     hands out compressed count as they are. Raises EngineError when it cannot be exported.
