@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from strix_finetune.oci.descriptor import (
     CONFIG,
     INDEX,
     LAYER_TAR,
+    MANIFEST,
     Content,
     Packed,
     canonical,
@@ -455,6 +457,35 @@ def test_forged_images_are_neither_pulled_nor_built_on(site: Site, change: Chang
     else:
         assert "not used: " in "".join(site.heard())
     assert not any("/app:" in ref for ref in engine.refs)
+
+
+@pytest.mark.parametrize("kind", [MANIFEST, INDEX])
+def test_what_is_no_image_is_neither_built_on_nor_left_there(site: Site, kind: str) -> None:
+    before = site.push()
+    [tag] = key_tags(site, "app")
+    right = site.served.manifests["a/b", tag]
+    site.served.manifests["a/b", tag] = (kind, b"{}")
+    plan, _ = site.build_from(Store())
+    assert not isinstance(plan.step("app").action, Pull)
+    words = "its manifest cannot be read (KeyError)" if kind == MANIFEST else "it is not the manifest of an image"
+    place = f"{site.client.repository.at(tag)} cannot be used: {words}"
+    assert f"not used: {place}" in site.heard()
+    assert site.push() == before
+    assert f"replaced: {place}" in site.heard()
+    assert site.served.manifests["a/b", tag] == right
+
+
+@pytest.mark.parametrize(("change", "words"), FORGED)
+def test_a_push_replaces_what_was_forged(site: Site, change: Change, words: str) -> None:
+    site.push()
+    [tag] = key_tags(site, "app")
+    right = site.served.manifests["a/b", tag]
+    edit(site, change)
+    assert site.served.manifests["a/b", tag] != right
+    site.push()
+    [told] = [line for line in site.heard() if line.startswith("replaced: ")]
+    assert re.search(words, told)
+    assert site.served.manifests["a/b", tag] == right
 
 
 def test_an_image_of_another_target_or_channel(site: Site) -> None:

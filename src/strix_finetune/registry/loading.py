@@ -55,7 +55,7 @@ def taken(
 ) -> Iterator[Taken]:
     """Verify an image by its configuration, fetch the layers that the engine lacks, and load it.
 
-    `offer` was checked by `check_offer`. With `keys` one of them must have signed it. Blobs lie in `folder` until they
+    `offer` is one that `trust` made. With `keys` one of them must have signed it. Blobs lie in `folder` until they
     are loaded; those of an attempt that was cut off are gone on with. The image stays if it has a name when the block
     ends. Raises Untrusted, another RegistryError, or EngineError.
     """

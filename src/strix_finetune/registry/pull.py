@@ -51,12 +51,11 @@ def find(registry: Registry, reference: str, target: str, known: Collection[str]
         image = registry.manifest(first.digest)
         if image is None:
             raise ValueError("the image that it names is not there")
-        offer = release.read_offer(image)
+        offer = trust.offered(image, place, target=target)
         _agree(first, offer, found)
     except ValueError as error:
         cure = "check the repository; it should be filled by 'strix-finetune push'"
         raise Untrusted(Problem(f"{place} cannot be used: {error}", cure=cure)) from None
-    trust.check_offer(offer, place, target=target)
     return Found(served, found, offer, place)
 
 

@@ -20,8 +20,8 @@ from strix_finetune.oci.descriptor import INDEX, MANIFEST, Descriptor, Packed
 from strix_finetune.plan import Plan, Reuse
 from strix_finetune.registry import moves, release, trust
 from strix_finetune.registry.client import Registry
-from strix_finetune.registry.faults import Untrusted
 from strix_finetune.registry.known import Known
+from strix_finetune.registry.release import Offer
 
 # writes images (references of the engine, the last one on all before it) into a folder, ready for a registry
 Pack = Callable[[Sequence[str], Path], Mapping[str, Packed]]
@@ -107,12 +107,14 @@ class Push:
         """Push what the registry lacks of a group; `there` learns where everything is. Returns the bytes sent."""
         lacking = []
         for item in items:
-            held = self._held(item)
-            if held is None:
-                lacking.append(item)
-            else:
-                there[item.name] = held
+            held = trust.look_up(self.registry, item.layer, self.stack.target.id, config=True)
+            if isinstance(held, Offer):
+                there[item.name] = held.manifest
                 self.emit(Notice(f"{item.name}: {self._place(item)} is there already"))
+                continue
+            lacking.append(item)
+            if held is not None:
+                self.emit(Notice(f"replaced: {held.why}"))
         if not lacking:
             return 0
         below = items[: items.index(lacking[-1]) + 1]
@@ -134,24 +136,6 @@ class Push:
         made = self.registry.put_manifest(self._tag(item), manifest, MANIFEST)
         self.emit(LayerDone(item.name, "pushed", time.monotonic() - began, item.image, size))
         return made, size
-
-    def _held(self, item: Item) -> Descriptor | None:
-        """The image of the same key that the registry has, if it is what it says."""
-        served = self.registry.manifest(self._tag(item))
-        if served is None:
-            return None
-        place = self._place(item)
-        try:
-            offer = release.read_offer(served)
-            trust.check_offer(offer, place, target=self.stack.target.id, wanted=item.layer)
-            trust.check_config(self.registry.small(offer.config), offer, place, item.layer)
-        except ValueError as error:
-            self.emit(Notice(f"{place} is replaced: {error}"))
-            return None
-        except Untrusted as error:
-            self.emit(Notice(f"replaced: {error.problems[0].message}"))
-            return None
-        return served.descriptor
 
     def _release(
         self, items: Sequence[Item], there: Mapping[str, Descriptor], final: Item, labels: Mapping[str, str]

@@ -13,7 +13,6 @@ from strix_finetune.events import Emit, Notice
 from strix_finetune.model import Keyed
 from strix_finetune.registry import loading, release, trust
 from strix_finetune.registry.client import Registry
-from strix_finetune.registry.faults import Untrusted
 from strix_finetune.registry.loading import Taken
 from strix_finetune.registry.release import Offer
 from strix_finetune.registry.together import Check
@@ -63,23 +62,11 @@ class Source:
         )
 
     def _ask(self, layer: Keyed) -> Offer | None:
-        served = self.registry.manifest(self._tag(layer))
-        if served is None:
+        found = trust.look_up(self.registry, layer, self.target, config=False)
+        if isinstance(found, trust.Refused):
+            self.emit(Notice(f"not used: {found.why}"))
             return None
-        place = self._place(layer)
-        try:
-            offer = release.read_offer(served)
-            trust.check_offer(offer, place, target=self.target, wanted=layer)
-        except ValueError as error:
-            self.emit(Notice(f"{place} is not used: {error}"))
-            return None
-        except Untrusted as error:
-            self.emit(Notice(f"not used: {error.problems[0].message}"))
-            return None
-        return offer
-
-    def _tag(self, layer: Keyed) -> str:
-        return release.key_tag(layer.name, self.target, layer.key)
+        return found
 
     def _place(self, layer: Keyed) -> str:
-        return self.registry.repository.at(self._tag(layer))
+        return self.registry.repository.at(release.key_tag(layer.name, self.target, layer.key))

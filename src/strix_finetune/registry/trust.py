@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from strix_finetune import key, names
 from strix_finetune.errors import Problem
 from strix_finetune.model import Keyed
+from strix_finetune.registry import release
+from strix_finetune.registry.client import Registry, Served
 from strix_finetune.registry.faults import Untrusted
 from strix_finetune.registry.release import Offer
 from strix_finetune.tested import Tests, tests_of
@@ -30,8 +32,45 @@ class Config:
     tests: Tests
 
 
-def check_offer(offer: Offer, place: str, *, target: str, wanted: Keyed | None = None) -> None:
-    """Hold a manifest against itself and what was asked for. Raises Untrusted; `place` is its name for the sentence."""
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What a registry has under the name of a layer's image, and is not that. `why`: a sentence that begins with it."""
+
+    why: str
+
+
+def look_up(registry: Registry, layer: Keyed, target: str, *, config: bool) -> Offer | Refused | None:
+    """What a registry has under a layer's key, None for nothing; with `config` its configuration is held against it.
+
+    One request, or two. Raises RegistryError where the registry cannot be asked.
+    """
+    tag = release.key_tag(layer.name, target, layer.key)
+    served = registry.manifest(tag)
+    if served is None:
+        return None
+    place = registry.repository.at(tag)
+    try:
+        offer = offered(served, place, target=target, wanted=layer)
+        if config:
+            check_config(registry.small(offer.config), offer, place, layer)
+    except Untrusted as error:
+        return Refused(error.problems[0].message)
+    return offer
+
+
+def offered(served: Served, place: str, *, target: str, wanted: Keyed | None = None) -> Offer:
+    """A manifest as the image that it offers. Raises Untrusted; `place` is its name for the sentence."""
+    try:
+        offer = release.read_offer(served)
+    except ValueError as error:
+        cure = "check the repository; it should be filled by 'strix-finetune push'"
+        raise Untrusted(Problem(f"{place} cannot be used: {error}", cure=cure)) from None
+    _check(offer, place, target, wanted)
+    return offer
+
+
+def _check(offer: Offer, place: str, target: str, wanted: Keyed | None) -> None:
+    """Hold a manifest against itself and what was asked for."""
     told = offer.annotations
     missing = [name for name in (names.KEY, names.LAYER, names.TARGET, names.INPUTS) if not told.get(name)]
     if missing:

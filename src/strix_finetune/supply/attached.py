@@ -45,11 +45,7 @@ def find(registry: Registry, image: Image) -> Place:
     served = registry.manifest(tag)
     if served is None:
         raise InputError(f"there is no {name}", cure="push it first with 'strix-finetune push'")
-    try:
-        offer = release.read_offer(served)
-    except ValueError as error:
-        raise Untrusted(f"{name} cannot be used: {error}") from None
-    trust.check_offer(offer, name, target=target)
+    offer = trust.offered(served, name, target=target)
     if offer.annotations[names.KEY] != labels[names.KEY]:
         raise Untrusted(Problem(f"{name} has another key than its name says"))
     return Place(offer, name)
