@@ -28,7 +28,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Stranger:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark every test here, and skip long ones unless `-m long` asks for them."""
     for item in items:
-        if Path(item.path).parent == Path(__file__).parent:
+        if Path(item.path).is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.e2e)
             if "long" in item.keywords and "long" not in config.getoption("markexpr"):
                 item.add_marker(pytest.mark.skip(reason="takes many minutes: pytest tests/e2e -m long"))
