@@ -3,7 +3,7 @@
 #
 #   scripts/host.sh python            a Python with venv
 #   scripts/host.sh engine            a container engine that answers, and mmdebstrap where the host is a Debian
-#   scripts/host.sh test              what the tests need on top: Podman, Toolbx, D-Bus, a registry, sshd
+#   scripts/host.sh test              what the tests need on top: Podman, Toolbx, D-Bus, a registry, OpenSSH, sshd
 #   scripts/host.sh stop NOTES        stop the services whose process ids an earlier call wrote to NOTES
 #
 # Services that were running already are never touched. Nothing is installed without root or sudo.

@@ -1,0 +1,1 @@
+"""Real machines on one host, for the tests of several machines: see `desk`."""
