@@ -23,8 +23,8 @@ MARK = "@mark@"
 _MARKED = re.compile(r"^(?:#|//) made by strix-finetune emit \w+, digest ([0-9a-f]{12}).*\n", re.M)
 # neither all engines' --mount and --volume nor all of these file formats can hold them
 _UNHOLDABLE = re.compile(r"[,:\"'\\$%`\x00-\x1f\x7f]")
-_IMAGE = re.compile(r"[a-z0-9][\w.:/-]*(?:@sha256:[0-9a-f]{64})?")
-_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+IMAGE = re.compile(r"[a-z0-9][\w.:/-]*(?:@sha256:[0-9a-f]{64})?")
+NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 _WSL = {
     "device": hostwsl.DEVICE,
     "dxcore": hostwsl.DXCORE,
@@ -33,6 +33,12 @@ _WSL = {
     "environment": hostwsl.ENVIRONMENT,
 }
 _DEVICE = re.compile(r"/dev/[\w./-]+")
+
+
+def holdable(path: str) -> None:
+    """Raises InputError for a path that a definition could not mount."""
+    if found := _UNHOLDABLE.search(path):
+        raise InputError(f"the path '{path}' has {found[0]!r}, which no mount can hold", cure="use another path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +94,12 @@ class Values:
     module: str = "ttm"
 
     def __post_init__(self) -> None:
-        if not _IMAGE.fullmatch(self.image):
+        if not IMAGE.fullmatch(self.image):
             raise InputError(f"'{self.image}' is no name of an image", cure="write registry/name:tag")
-        if not _NAME.fullmatch(self.name):
+        if not NAME.fullmatch(self.name):
             raise InputError(f"'{self.name}' is no name of a container", cure="take lower-case letters, digits and -_.")
         for path in (self.project, self.token, *self.moved.values()):
-            if found := _UNHOLDABLE.search(path):
-                raise InputError(
-                    f"the path '{path}' has {found[0]!r}, which no mount can hold", cure="use another path"
-                )
+            holdable(path)
         for device in self.devices:
             if not _DEVICE.fullmatch(device):
                 raise InputError(f"'{device}' is no device file", cure="name one below /dev")

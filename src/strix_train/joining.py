@@ -148,27 +148,32 @@ def main(arguments: Sequence[str]) -> int:
         print(f"node {place.rank} of {place.nodes} ({socket.gethostname()}): {by}, first node at {where}", flush=True)
     argv = command(place, words)
     try:
-        if not attended:
+        if not attended and place.processes == 1:
             os.execvpe(argv[0], argv, env)
-        return _attend(subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL))
+        code, signalled = _attend(subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL), attended=attended)
     except OSError as error:
         return _refuse(f"{argv[0]} does not start: {error.strerror}", 1)
+    # torchrun calls it a failure that it was asked to stop
+    return 130 if signalled and code and place.processes > 1 else code
 
 
-def _attend(child: subprocess.Popen[bytes]) -> int:
-    """Wait for the child, hand it our signals, and end it when our standard input is closed.
+def _attend(child: subprocess.Popen[bytes], *, attended: bool) -> tuple[int, bool]:
+    """Wait for the child, hand it our signals, and end it when our standard input is closed, where `attended`.
 
-    A scheduler that has lost its patience kills the engine's client, and not what runs in the container; the closed
-    input is what tells.
+    Returns its exit code and whether a signal came. A scheduler that has lost its patience kills the engine's client,
+    and not what runs in the container; the closed input is what tells.
     """
+    came: list[int] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
+        came.append(number)
         child.send_signal(number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, forward)
+    watched = [0] if attended else []
     while child.poll() is None:
-        if select.select([0], [], [], 0.1)[0] and not os.read(0, 4096):
+        if select.select(watched, [], [], 0.1)[0] and not os.read(0, 4096):
             print("whoever started this has gone: stopping", file=sys.stderr, flush=True)
             child.terminate()
             try:
@@ -176,7 +181,7 @@ def _attend(child: subprocess.Popen[bytes]) -> int:
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
-    return child.returncode if child.returncode >= 0 else 128 - child.returncode
+    return (child.returncode if child.returncode >= 0 else 128 - child.returncode), bool(came)
 
 
 def _refuse(sentence: str, code: int) -> int:

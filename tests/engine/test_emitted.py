@@ -248,6 +248,10 @@ def test_scripts_have_no_fault_that_shellcheck_knows(tools: Tools, tmp_path: Pat
         more = ["--hf-token", str(token), "--project", str(tmp_path), "--shm", "2"]
         more += ["--rdma", "--selinux", "--device", "/dev/kfd"] if kind != "wsl" else []
         emit(kind, "-t", "gfx1151", *more, "-o", str(tmp_path / f"{kind}-more.sh"), "--", "train", "a b.yaml")
+    for runtime in ("podman", "apptainer", "pyxis"):
+        for gpu, more in (("gfx1151", ["--rdma", "--hf-token", str(token), "--suffix", "-ib"]), ("cpu", ["--selinux"])):
+            where = ["--image", "registry.example.org/me/image:1", "-o", str(tmp_path / f"{runtime}-{gpu}-slurm.sh")]
+            emit("slurm", "-t", gpu, "--with", runtime, "--nodes", "2", *more, *where, "--", "train", "gemma3-4b-lora")
     # a loop over one device is meant
     tools("shellcheck --exclude=SC2043 *.sh")
 

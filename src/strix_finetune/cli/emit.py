@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
+
+from strix_finetune.cli import emitjobs
 
 _KINDS = (
     "distrobox",
@@ -21,6 +24,7 @@ _KINDS = (
     "toolbox",
     "bake",
     "actions",
+    "slurm",
 )
 _WITH_DEVICES = ("quadlet", "compose", "devcontainer", "docker", "podman")
 
@@ -59,11 +63,13 @@ _WITH_DEVICES = ("quadlet", "compose", "devcontainer", "docker", "podman")
 )
 @click.option("--gtt", type=click.IntRange(1), metavar="GIB", help="modprobe: what the GPU may map of the memory.")
 @click.option("--module", type=click.Choice(["ttm", "amdttm"]), default="ttm", show_default=True, help="modprobe.")
+@emitjobs.options
 @click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Write FILE, or into a folder.")
 @click.option("--force", is_flag=True, help="Overwrite a file that was not made here, or was edited since.")
 @click.pass_context
 def emit(
     ctx: click.Context,
+    /,
     kind: str,
     command: tuple[str, ...],
     target: str,
@@ -87,10 +93,11 @@ def emit(
     module: str,
     output: Path | None,
     force: bool,
+    **jobs: Any,
 ) -> int:
     """Print or write a definition for KIND. COMMAND is what it runs when it is not told otherwise.
 
-    See docs/containers.md for what each of them is, and what its flags are for.
+    See docs/containers.md for what each of them is, and what its flags are for; docs/clusters.md for what a cluster runs.
     """
     import re
 
@@ -101,7 +108,7 @@ def emit(
     from strix_finetune.paths import find
     from strix_finetune.workspace import Options, open_workspace
 
-    usable = {name: known.options for name, known in KINDS.items()} | emitbuilds.OPTIONS
+    usable = {name: known.options for name, known in KINDS.items()} | emitbuilds.OPTIONS | emitjobs.OPTIONS
     given = [
         parameter
         for parameter in sorted(set().union(*usable.values()))
@@ -116,6 +123,10 @@ def emit(
         if kind == "bake":
             return emitbuilds.bake(targets, channel, images, output, force=force)
         return emitbuilds.actions(targets, channel, images, output, to, runner, force=force)
+    if hf_token and not hf_token.is_file():
+        raise InputError(f"there is no file {hf_token}", cure="write the token into it, readable by you alone")
+    if kind in emitjobs.OPTIONS:
+        return emitjobs.emit(kind, ctx.params)
     if kind == "quadlet" and output and not output.is_dir():
         # units name each other by their files
         if "name" in given and name != output.stem:
@@ -125,8 +136,6 @@ def emit(
         raise InputError(f"--user cannot be '{user}'", cure="give numbers, UID:GID")
     if kind in ("compose", "devcontainer") and engine == "podman" and group:
         raise InputError("--group means nothing for rootless Podman", cure="leave it out: your own groups are kept")
-    if hf_token and not hf_token.is_file():
-        raise InputError(f"there is no file {hf_token}", cure="write the token into it, readable by you alone")
 
     chosen = open_workspace(Options(target=target, images=images), os.environ).stack.target
     gpu = chosen.spec.kind == "gpu"
