@@ -108,13 +108,13 @@ class Part:
         """Whether the time is up."""
         return bool(self.options.minutes) and time.monotonic() - self.began > 60 * float(self.options.minutes)
 
-    def made(self, shape: str, layers: int | None) -> Path:
+    def made(self, shape: str, layers: int | None, *, spoken: bool = False) -> Path:
         """Return the folder of a model; the one before it is removed. It is made in a process of its own."""
         path = self.folder / "models" / f"{shape.rpartition('/')[2]}-{layers or 'all'}"
         if self.model and self.model[1] != path:
             shutil.rmtree(self.model[1], ignore_errors=True)
         if not (path / "tokenizer.json").is_file():
-            value = random_model.config(shape, layers=layers, tiny=self.options.tiny)
+            value = random_model.config(shape, layers=layers, tiny=self.options.tiny, spoken=spoken)
             code = (
                 "import json, sys\nfrom pathlib import Path\nfrom bench import random_model\n"
                 "print(f'{random_model.make(json.loads(sys.argv[1]), Path(sys.argv[2])):.0f} s to make the model')"
@@ -206,7 +206,7 @@ def _schedule(part: Part, **keys: Any) -> dict[str, Any]:
 
 def grpo(part: Part) -> None:
     """Train on a reward that a random model's answers earn differently, on both backends."""
-    model = part.made(SHAPES[0], None)
+    model = part.made(SHAPES[0], None, spoken=True)
     share = "sum(letter in 'aeiou' for letter in answer) / max(1, len(answer))"
     letters = f"def vowels(prompt, answer, row):\n    return {share}\n"
     (part.folder / "worth.py").write_text(letters)

@@ -14,6 +14,8 @@ CHATML = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 WORDS = ("north", "stone", "river", "seven", "glass", "copper", "harbour", "bridge", "tower", "market", "ferry")
+# Tokens of the tokenizer below: bytes, what merges of the words give, and the special ones.
+SPOKEN = 329
 # What makes a shape so small that a CPU trains it in a second; layers and heads stay of their kinds.
 _TINY = {
     "hidden_size": 64,
@@ -35,13 +37,18 @@ _TINY = {
 }
 
 
-def config(name: str, *, layers: int | None = None, tiny: bool = False) -> dict[str, Any]:
-    """Return the text part of a known configuration, with fewer layers where that is wanted."""
+def config(name: str, *, layers: int | None = None, tiny: bool = False, spoken: bool = False) -> dict[str, Any]:
+    """Return the text part of a known configuration, with fewer layers where that is wanted.
+
+    `spoken`: the model knows no token but those of its tokenizer, so that whatever it samples is text.
+    """
     value = dict(configs.known()[name])
     value = dict(value.get("text_config", value))
     value.pop("quantization_config", None)
     if tiny:
         value |= {key: small for key, small in _TINY.items() if key in value}
+    if spoken:
+        value["vocab_size"] = SPOKEN
     if layers:
         value["num_hidden_layers"] = min(layers, value["num_hidden_layers"])
     return value
@@ -54,6 +61,8 @@ def make(value: dict[str, Any], folder: Path) -> float:
 
     began = time.monotonic()
     tokenizer = _tokenizer(min(2000, value["vocab_size"]))
+    if value["vocab_size"] < len(tokenizer):
+        raise ValueError(f"the tokenizer has {len(tokenizer)} tokens, the model {value['vocab_size']}")
     ids = {name: getattr(tokenizer, name) for name in ("eos_token_id", "bos_token_id", "pad_token_id")}
     keys = {key: each for key, each in value.items() if key not in ("model_type", "same_as")}
     made = AutoConfig.for_model(value["model_type"], **keys, **ids)
