@@ -109,7 +109,11 @@ engine)
   docker_running
   ;;
 test)
-  packages docker.io podman buildah podman-toolbox runc uidmap docker-registry dbus mmdebstrap busybox-static patch binutils openssh-server
+  # the ssh servers of the tests are the only ones that are wanted
+  if ! installed openssh-server; then as_root mkdir -p /etc/ssh; as_root touch /etc/ssh/sshd_not_to_be_run; fi
+  packages docker.io podman buildah podman-toolbox runc uidmap docker-registry dbus mmdebstrap busybox-static patch binutils
+  # what the machines of the cluster tests are made of
+  packages openssh-server openssh-client iproute2 iptables ethtool faketime
   # the page about a run is looked at in a browser, where the archive has this one
   if apt-cache show chromium-headless-shell >/dev/null 2>&1; then packages chromium-headless-shell; fi
   docker_running
