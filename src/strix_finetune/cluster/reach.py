@@ -35,12 +35,18 @@ _START_SECONDS = 20
 
 @dataclass(frozen=True)
 class Reached:
-    """A node and what there is of it. `node.address` is set; `home`: that user's, empty where nobody could say."""
+    """A node and what there is of it. `node.address` is set. `over`: what that machine said of itself; None where only
+    its engine is known."""
 
     node: Node
     engine: Engine
-    home: str = ""
+    over: remote.Over | None = None
     _link: SshLink | None = None
+
+    @property
+    def home(self) -> str:
+        """The user's home over there; empty where nobody could say."""
+        return self.over.home if self.over else ""
 
     def try_run(self, command: Sequence[str], *, stdin: bytes = b"", seconds: float = 30) -> Ran:
         """Run a program on that machine and wait for its end. Raises WayLost when that cannot be asked of it."""
@@ -126,10 +132,10 @@ class _Opened:
     def _local(self, node: Node) -> Reached:
         """This machine, or one of which only the engine is known."""
         if not node.url:
-            return Reached(node, self._keep(connect(node.wanted, self._env)), self._env.get("HOME", ""))
+            return Reached(node, self._keep(connect(node.wanted, self._env)), _here(self._env))
         named = Address(node.url, f"'engine' of node {node.name}")
         if node.local:
-            return Reached(node, self._keep(open_at(named, self._env)), self._env.get("HOME", ""))
+            return Reached(node, self._keep(open_at(named, self._env)), _here(self._env))
         engine = self._keep(open_at(named, self._env, elsewhere=node.url))
         return Reached(replace(node, address=node.address or _resolved(node)), engine)
 
@@ -143,7 +149,7 @@ class _Opened:
         link.open()
         over = remote.parse(link.ask(remote.LOOK, _LOOK_SECONDS))
         engine = self._engine(node, link, over)
-        return Reached(replace(node, address=node.address or over.address), engine, over.home, link)
+        return Reached(replace(node, address=node.address or over.address), engine, over, link)
 
     def _engine(self, node: Node, link: SshLink, over: remote.Over) -> Engine:
         """The engine of a machine behind ssh: the one of cluster.toml, one that runs, or one that is started."""
@@ -151,6 +157,9 @@ class _Opened:
             return self._forwarded(node, link, node.url.partition("://")[2], 0)
         refusal: EngineError | None = None
         for number, path in enumerate(over.usable):
+            # Podman's own sockets are among the others; a Docker at work would only make us wait
+            if node.wanted == "podman" and "docker" in path:
+                continue
             try:
                 engine = self._forwarded(node, link, path, number)
             except EngineError as error:
@@ -231,6 +240,20 @@ class _Opened:
         for thread in threads:
             thread.join()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _here(env: Mapping[str, str]) -> remote.Over:
+    """The same of this machine."""
+    done = subprocess.run(
+        ["sh", "-s"],
+        input=remote.LOOK,
+        text=True,
+        capture_output=True,
+        env=dict(env),
+        timeout=_LOOK_SECONDS,
+        check=False,
+    )
+    return remote.parse(done.stdout.splitlines())
 
 
 def _addressed(item: Reached | Unreached, found: Sequence[Reached | Unreached]) -> Reached | Unreached:

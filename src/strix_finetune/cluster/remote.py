@@ -17,7 +17,7 @@ _PREFIX = "strix:"
 LOOK = r"""
 LC_ALL=C; export LC_ALL
 say() { printf 'strix:%s=%s\n' "$1" "$2"; }
-uid=$(id -u); say uid "$uid"; say user "$(id -un 2>/dev/null)"; say home "$HOME"
+uid=$(id -u); say uid "$uid"; say gid "$(id -g)"; say user "$(id -un 2>/dev/null)"; say home "$HOME"
 say connection "$SSH_CONNECTION"
 run=${XDG_RUNTIME_DIR:-/run/user/$uid}
 rooted=; [ "$uid" = 0 ] && rooted=/run/podman/podman.sock
@@ -34,6 +34,10 @@ for socket in "${DOCKER_HOST#unix://}" "${CONTAINER_HOST#unix://}" /var/run/dock
 done
 PATH=$PATH:/usr/sbin:/sbin
 say podman "$(command -v podman)"
+say limits "$(ulimit -Hn) $(ulimit -Hu 2>/dev/null || ulimit -Hp) $(ulimit -Hl)"
+for file in /dev/kfd /dev/dri/renderD* /dev/infiniband/*; do
+  [ -c "$file" ] && say device "$file $(stat -c '%g %a' "$file")"; done
+[ -e /sys/fs/selinux/enforce ] && say selinux 1
 [ -e /sys/fs/cgroup/cgroup.controllers ] && say unified 1
 [ -d /run/systemd/system ] && say systemd 1
 say capeff "$(sed -n 's/^CapEff:[[:space:]]*//p' /proc/self/status)"
@@ -80,13 +84,25 @@ else say failed "there is no place for a socket in ${XDG_RUNTIME_DIR:-/tmp}"; fi
 
 
 @dataclass(frozen=True, slots=True)
+class Device:
+    """A device file over there: its numeric group, and whether everybody may use it."""
+
+    path: str
+    group: int
+    open_to_all: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Over:
     """What a machine said of itself. `address`: its own end of the ssh connection.
 
     `usable`: sockets that this user may open, best first; `denied`: (group, socket) of those that it may not.
+    `limits`: hard limits of open files and processes, and of locked memory in KiB, -1 for none. `devices`: those of
+    GPUs and RDMA adapters.
     """
 
     uid: int
+    gid: int
     user: str
     home: str
     address: str
@@ -94,6 +110,9 @@ class Over:
     denied: tuple[tuple[str, str], ...]
     podman: str
     facts: HostFacts
+    limits: tuple[int, int, int] = (-1, -1, -1)
+    devices: tuple[Device, ...] = ()
+    selinux: bool = False
 
 
 def parse(lines: Iterable[str]) -> Over:
@@ -110,9 +129,12 @@ def parse(lines: Iterable[str]) -> Over:
     programs = said.get("program", [])
     connection = one("connection").split()
     capabilities = int(one("capeff") or "0", 16)
+    limits = [int(word) if word.isdigit() else -1 for word in one("limits").split()]
+    devices = (value.rsplit(" ", 2) for value in said.get("device", ()))
     denied = (value.partition(" ") for value in said.get("denied", ()))
     return Over(
         uid=int(one("uid") or -1),
+        gid=int(one("gid") or -1),
         user=one("user"),
         home=one("home"),
         address=connection[2] if len(connection) == 4 else "",
@@ -129,6 +151,9 @@ def parse(lines: Iterable[str]) -> Over:
             bridge="bridge" in said,
             user_network=bool({"slirp4netns", "pasta"} & set(programs)),
         ),
+        limits=(limits[0], limits[1], limits[2]) if len(limits) == 3 else (-1, -1, -1),
+        devices=tuple(Device(path, int(group), int(mode, 8) & 0o006 == 0o006) for path, group, mode in devices),
+        selinux="selinux" in said,
     )
 
 

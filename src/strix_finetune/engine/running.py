@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from strix_finetune.engine.ongoing import Ongoing
 
 _GRACE = 10.0  # seconds for a killed container to end
+_STDERR = 2
 _INIT_MISSING = re.compile(r"container-init|docker-init|init binary|catatonit")
 
 
@@ -46,9 +47,13 @@ def archive(files: Mapping[str, bytes]) -> bytes:
 
 
 class FrameReader:
-    """Takes the engine's multiplexed stream apart: 8 bytes of header (stream, size), then the payload."""
+    """Takes the engine's multiplexed stream apart: 8 bytes of header (stream, size), then the payload.
 
-    def __init__(self, on_output: Callable[[bytes], None]) -> None:
+    Both streams go to `on_output`, unless standard error has an `on_error` of its own.
+    """
+
+    def __init__(self, on_output: Callable[[bytes], None], on_error: Callable[[bytes], None] | None = None) -> None:
+        self._to = (on_output, on_error or on_output)
         self._on_output = on_output
         self._header = b""
         self._left = 0
@@ -63,7 +68,8 @@ class FrameReader:
             need = 8 - len(self._header)
             self._header, data = self._header + data[:need], data[need:]
             if len(self._header) == 8:
-                self._left = struct.unpack(">xxxxL", self._header)[0]
+                stream, self._left = struct.unpack(">BxxxL", self._header)
+                self._on_output = self._to[stream == _STDERR]
                 self._header = b""
 
 
