@@ -97,7 +97,8 @@ def emit(
 ) -> int:
     """Print or write a definition for KIND. COMMAND is what it runs when it is not told otherwise.
 
-    See docs/containers.md for what each of them is, and what its flags are for; docs/clusters.md for what a cluster runs.
+    See docs/containers.md for what each of them is, and what its flags are for. Of several machines it is
+    docs/clusters.md that tells.
     """
     import re
 
