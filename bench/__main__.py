@@ -1,5 +1,5 @@
 """python -m bench NAME...; without names: noop, edit and size. cold takes ten minutes and needs root, rccl five,
-rccl-full twenty, bare fifteen and rebuild twenty."""
+rccl-full twenty, bare fifteen, rebuild twenty and cluster-cost, which needs root and torch, ten."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 
-from bench import bare, check, cold, edit, estimate, noop, rccl, rebuild, size
+from bench import bare, check, cluster_cost, cluster_tables, cold, edit, estimate, noop, rccl, rebuild, size
 
 BENCHES = {
     "noop": noop.main,
@@ -21,6 +21,8 @@ BENCHES = {
     "rebuild": rebuild.main,
     "estimate": estimate.main,
     "recipe-headers": estimate.headers,
+    "cluster-cost": cluster_cost.main,
+    "cluster-tables": cluster_tables.main,
 }
 
 

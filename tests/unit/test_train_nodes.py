@@ -7,6 +7,7 @@ import shlex
 from dataclasses import replace
 
 import pytest
+from bench import cluster_tables
 
 from strix_train.__main__ import main
 from strix_train.estimate import configs, links, machines, shapes, sharing, steps
@@ -110,3 +111,20 @@ def test_a_link_needs_two_ends(capsys: pytest.CaptureFixture[str]) -> None:
     code, text = told(capsys, "llama3.1-8b-lora --device strix-halo --nodes 2 --link 10gb")
     assert code == 2
     assert "there is no link '10gb'" in text
+
+
+def test_the_published_step_is_met() -> None:
+    """Over Ethernet sending decides, whatever is computed; 126 s lie between passes of 512 and of 1024 tokens."""
+    one, two = cluster_tables.published(1), cluster_tables.published(2)
+    slow, fast = cluster_tables.PUBLISHED.values()
+    for found in (one, two):
+        assert found["2.5gbe"] == pytest.approx(slow, rel=0.03)
+    assert one["thunderbolt-ibverbs"] < fast < two["thunderbolt-ibverbs"]
+    assert one["2.5gbe"] / one["thunderbolt-ibverbs"] > slow / fast > two["2.5gbe"] / two["thunderbolt-ibverbs"]
+
+
+def test_the_page_has_the_tables_of_now() -> None:
+    """Where this fails, run `python -m bench cluster-tables`."""
+    page = cluster_tables.PAGE.read_text(encoding="utf-8")
+    assert cluster_tables.text() in page
+    assert cluster_tables.written(page) == page

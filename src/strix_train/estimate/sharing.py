@@ -88,6 +88,8 @@ def traffic(wish: Wish, sharing: Sharing, ranks: int) -> Traffic:
         return Traffic(backward=sent, once=sent, messages=(0, buckets, buckets))
     layers = sum(block.count * gathered(wish, block) for block in wish.shape.blocks)
     gradients = learns * (wish.width if wish.adapter == "full" else wish.learning)
+    if not wish.gpu:
+        gradients *= 2  # gloo has no reduce-scatter: it averages all on every rank
     # what is outside of layers is gathered once a pass and kept for its backward pass
     return Traffic(
         forward=share * (layers + _outer(wish)),

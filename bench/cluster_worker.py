@@ -1,0 +1,148 @@
+"""One rank of `python -m bench cluster-cost`: real steps of a small model over gloo, as told on stdin, line by line.
+
+Each line is a JSON object; each is answered by rank 0 with one. Needs torch, transformers and peft; runs in a network
+namespace that has one interface with the address of its rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from peft import LoraConfig, get_peft_model
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from transformers import LlamaConfig, LlamaForCausalLM
+
+ADDRESSES = ("10.99.0.1", "10.99.0.2")
+PORT, PROBE = 29611, 29612
+CHUNK = bytes(2**20)
+
+
+def model(told: dict[str, Any]) -> torch.nn.Module:
+    """Return the model, the same one on every rank."""
+    torch.manual_seed(1)
+    # what config.json says is what the estimate reads; attention and loss are plain
+    found: torch.nn.Module = LlamaForCausalLM(LlamaConfig(**told["config"], attn_implementation="sdpa"))
+    if told["adapter"] == "lora":
+        found = get_peft_model(found, LoraConfig(r=told["rank"], target_modules="all-linear"))
+    return found.train()
+
+
+def shared(whole: torch.nn.Module, sharing: str, bucket: float) -> torch.nn.Module:
+    """Return the model as it is shared. `bucket`: MiB that DDP sends at once."""
+    if sharing == "ddp":
+        return DistributedDataParallel(whole, bucket_cap_mb=bucket)
+    inner: Any = whole.get_base_model() if hasattr(whole, "get_base_model") else whole
+    for layer in inner.model.layers:
+        fully_shard(layer)
+    fully_shard(whole)
+    assert all(isinstance(each, DTensor) for each in whole.parameters()), "nothing was shared"
+    return whole
+
+
+def measure(told: dict[str, Any]) -> dict[str, float]:
+    """Return the seconds of the quickest step alone and shared, and the bytes that this rank sent in one.
+
+    Both kinds take turns, and the quickest counts: whatever else a machine does only ever makes steps longer.
+    """
+    rows = torch.randint(0, told["config"]["vocab_size"], (told["rows"], told["length"]))
+    ready = {"alone": model(told), "shared": shared(model(told), told["sharing"], told["bucket"])}
+    optimizers = {
+        name: torch.optim.AdamW([each for each in found.parameters() if each.requires_grad], lr=1e-4)
+        for name, found in ready.items()
+    }
+    times: dict[str, list[float]] = {"alone": [], "shared": []}
+    sent = []
+    for at in range(told["steps"] + 1):
+        for name, found in ready.items():
+            dist.barrier()
+            before, began = counted(), time.perf_counter()
+            step(found, optimizers[name], rows, told["accumulation"])
+            # the first one makes buckets and buffers
+            if at:
+                times[name].append(time.perf_counter() - began)
+        sent.append(counted() - before)
+    return {**{name: min(found) for name, found in times.items()}, "sent": statistics.median(sent[1:])}
+
+
+def step(ready: torch.nn.Module, optimizer: torch.optim.Optimizer, rows: torch.Tensor, accumulation: int) -> None:
+    """Do an optimizer step."""
+    for at in range(accumulation):
+        quiet = isinstance(ready, DistributedDataParallel) and at < accumulation - 1
+        with ready.no_sync() if quiet else nullcontext():
+            ready(input_ids=rows, labels=rows).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def counted() -> int:
+    """Return the bytes that left by the one interface of this namespace, lo left out."""
+    lines = Path("/proc/self/net/dev").read_text().splitlines()
+    return next(int(line.split(":")[1].split()[8]) for line in lines if line.lstrip().startswith("v"))
+
+
+def probe(told: dict[str, Any]) -> dict[str, float]:
+    """Return Gbit/s of one TCP connection from rank 0 to rank 1, and the microseconds of a byte there and back."""
+    rank = dist.get_rank()
+    with socket.create_server((ADDRESSES[rank], PROBE)) if rank else nullcontext() as server:
+        dist.barrier()
+        wire = server.accept()[0] if server else socket.create_connection((ADDRESSES[1], PROBE), timeout=30)
+        with wire:
+            wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return _asks(wire, told["mib"]) if rank == 0 else _answers(wire, told["mib"])
+
+
+def _asks(wire: socket.socket, mib: int) -> dict[str, float]:
+    trips = []
+    for _ in range(200):
+        began = time.perf_counter()
+        wire.sendall(b"x")
+        wire.recv(1)
+        trips.append(time.perf_counter() - began)
+    began = time.perf_counter()
+    for _ in range(mib):
+        wire.sendall(CHUNK)
+    wire.recv(1)
+    seconds = time.perf_counter() - began
+    return {"gbit": mib * len(CHUNK) * 8 / seconds / 1e9, "round_trip": statistics.median(trips) * 1e6}
+
+
+def _answers(wire: socket.socket, mib: int) -> dict[str, float]:
+    for _ in range(200):
+        wire.recv(1)
+        wire.sendall(b"x")
+    left = mib * len(CHUNK)
+    while left:
+        left -= len(wire.recv(min(left, len(CHUNK))))
+    wire.sendall(b"x")
+    return {}
+
+
+def main() -> None:
+    """Do what each line says."""
+    torch.set_num_threads(1)
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("gloo", init_method=f"tcp://{ADDRESSES[0]}:{PORT}", rank=rank, world_size=2)
+    works: dict[str, Callable[[dict[str, Any]], dict[str, float]]] = {"measure": measure, "probe": probe}
+    for line in sys.stdin:
+        told = json.loads(line)
+        found = works[told.pop("work")](told)
+        if rank == 0:
+            print(json.dumps(found), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
