@@ -114,6 +114,8 @@ test)
   packages docker.io podman buildah podman-toolbox runc uidmap docker-registry dbus mmdebstrap busybox-static patch binutils
   # what the machines of the cluster tests are made of
   packages openssh-server openssh-client iproute2 iptables ethtool faketime
+  # Slurm's daemons start only where there is a configuration, which the tests have in a folder of their own
+  packages slurmctld slurmd slurm-client munge
   # the page about a run is looked at in a browser, where the archive has this one
   if apt-cache show chromium-headless-shell >/dev/null 2>&1; then packages chromium-headless-shell; fi
   docker_running
