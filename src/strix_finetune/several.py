@@ -86,7 +86,7 @@ def build_all(targets: Sequence[Target], engine: Engine, emit: Emit, *, jobs: in
     errors: dict[int, StrixError] = {}
     waiting = []
     for number, target in enumerate(targets):
-        broken = _broken(plans[number].plan.steps, common, plans, done)
+        broken = _broken(plans[number].plan.steps, common, done)
         if broken:
             done[number] |= {name: Blocked(by) for name, by in broken.items() if name not in done[number]}
         else:
@@ -140,9 +140,7 @@ def _carry_out(target: Target, options: BuildOptions, engine: Engine, emit: Emit
     return run_build(target.plan(options, report), target.workspace, engine, options, report)
 
 
-def _broken(
-    steps: Sequence[Step], common: Mapping[str, int], plans: Sequence[Planned], done: Sequence[Outcomes]
-) -> dict[str, str]:
+def _broken(steps: Sequence[Step], common: Mapping[str, int], done: Sequence[Outcomes]) -> dict[str, str]:
     """Layers of a target that cannot be: a shared one failed. Layer → the layer at the root of it."""
     found: dict[str, str] = {}
     for step in steps:

@@ -10,8 +10,6 @@ from pathlib import Path
 from tests.e2e.stranger import TRAINING, Stranger
 
 IMAGE = "localhost/strix-finetune:gfx1151"
-# what `make demo` builds by: the full RCCL takes half an hour of two cores
-PROFILE = "images/profiles/training"
 
 
 def test_make_demo_teaches_the_model(stranger: Stranger) -> None:

@@ -61,7 +61,7 @@ class Registry:
         with answer:
             if answer.status_code == 404:
                 return None
-            body = downloads.whole(self.http, answer, doing, _LARGEST)
+            body = downloads.whole(answer, doing, _LARGEST)
         served = Served(answer.headers.get("Content-Type", "").partition(";")[0].strip(), body)
         told = answer.headers.get("Docker-Content-Digest") or served.digest
         wanted = reference if descriptor.is_digest(reference) else told
@@ -128,7 +128,7 @@ class Registry:
         if wanted.size > _LARGEST:
             raise Untrusted(f"{self.repository.at(wanted.digest)} is too large for what it is")
         with self.http.ask("GET", url, doing=doing, stream=True) as answer:
-            body = downloads.whole(self.http, answer, doing, _LARGEST)
+            body = downloads.whole(answer, doing, _LARGEST)
         if digest_of(body) != wanted.digest:
             raise Untrusted(f"{self.repository.at(wanted.digest)} is not what its digest says")
         return body

@@ -110,7 +110,7 @@ def _begins(answer: requests.Response, at: int) -> bool:
     return answer.headers.get("Content-Range", "").startswith(f"bytes {at}-")
 
 
-def whole(http: Http, answer: requests.Response, doing: str, limit: int) -> bytes:
+def whole(answer: requests.Response, doing: str, limit: int) -> bytes:
     """The body of an answer, which may not be longer than `limit` bytes."""
     import requests
 

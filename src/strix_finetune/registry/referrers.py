@@ -49,7 +49,7 @@ def _native(registry: Registry, digest: str) -> tuple[Descriptor, ...] | None:
         kind = answer.headers.get("Content-Type", "").partition(";")[0]
         if answer.status_code != 200 or kind != descriptor.INDEX:
             return None
-        return _rows(whole(registry.http, answer, doing, _LARGEST), registry, digest)
+        return _rows(whole(answer, doing, _LARGEST), registry, digest)
 
 
 def _fallback(registry: Registry, digest: str) -> tuple[Descriptor, ...]:

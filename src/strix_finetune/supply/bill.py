@@ -16,7 +16,6 @@ from strix_finetune.supply.locked import Expected, Source
 from strix_finetune.supply.model import Bill, Component, Patch, purl
 
 _SHOWN = 8
-_SAID = ("api", "target", "functions", "compiler")
 _VERSION = re.compile(rb'^__version__ = "([^"]+)"', re.M)
 # what a folder without metadata of its own is known to be under
 _SOURCES = {"rccl": Licence("BSD-3-Clause"), "llama": Licence("MIT")}

@@ -9,7 +9,6 @@ from typing import Any
 from strix_finetune.supply.licences import Licence
 from strix_finetune.supply.model import Bill, Component
 
-MEDIA_TYPE = "application/vnd.cyclonedx+json"
 _SPACE = uuid.UUID("7b1d0e5a-3c52-5f0e-9b39-6f2f6a1f0c55")
 _TYPES = {"deb": "library", "pypi": "library", "source": "library", "own": "application"}
 _PREFIX = "strix-finetune"

@@ -9,7 +9,6 @@ from typing import Any
 
 from strix_finetune.supply.model import Bill, Component
 
-MEDIA_TYPE = "application/spdx+json"
 _IMAGE = "SPDXRef-image"
 _NONE = "NOASSERTION"
 

@@ -119,7 +119,7 @@ def _download(
     for entry in batch:
         part = folder / f"{entry.path}.part"
         part.parent.mkdir(parents=True, exist_ok=True)
-        url = f"{mirror}/{_steady(entry) or _in_the_archive(entry)}"
+        url = f"{mirror}/{_steady(entry) or entry.in_archive}"
         words += [url, str(part), f"SHA256:{entry.sha256}", f"Checksum-FileSize:{entry.size}"]
     said = _run((str(HELPER), "-q", "download-file", *words), settings, folder)
     for entry in batch:
@@ -143,14 +143,9 @@ def _settle(entry: Entry, folder: Path) -> bool:
     return right
 
 
-def _in_the_archive(entry: Entry) -> str:
-    """Where the archive has the file, below its root: whichever mirror of it is asked today."""
-    return entry.path.split("/", 2)[2]
-
-
 def _steady(entry: Entry) -> str:
     """The name that an index keeps when the next one takes its place; empty for what has none."""
-    steady = f"{_in_the_archive(entry).rpartition('/')[0]}/by-hash/SHA256/{entry.sha256}"
+    steady = f"{entry.in_archive.rpartition('/')[0]}/by-hash/SHA256/{entry.sha256}"
     return steady if entry.source.endswith(steady) else ""
 
 

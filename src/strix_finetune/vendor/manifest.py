@@ -35,6 +35,11 @@ class Entry:
     source: str = MADE_HERE
     time: str = ""
 
+    @property
+    def in_archive(self) -> str:
+        """Of a file of the apt part: where it is below the root of the archive, and of any mirror of it."""
+        return self.path.split("/", 2)[2]
+
 
 @dataclass(frozen=True, slots=True)
 class LockEntry:

@@ -53,7 +53,7 @@ class Vendored:
         yield from netconf.files(settings, suites=suites, uv=bool(node.pip or node.wheels), chosen=chosen)
         if asks:
             for entry in self._apt_files(layer):
-                yield NetFile(f"apt/{_in_the_mirror(entry)}", self._checked([entry])[0])
+                yield NetFile(f"apt/{entry.in_archive}", self._checked([entry])[0])
 
     def archive(self, archive: ArchiveLock) -> Path:
         return self._checked([self._archive(archive)])[0]
@@ -69,7 +69,7 @@ class Vendored:
         with debian.work_folder(cache) as work:
             root = work / "mirror"
             for entry in self._apt_files(layer):
-                target = root / _in_the_mirror(entry)
+                target = root / entry.in_archive
                 target.parent.mkdir(parents=True, exist_ok=True)
                 # no link: the copy's rights are not those of the folder's owner
                 shutil.copyfile(self._checked([entry])[0], target)
@@ -160,11 +160,6 @@ class Vendored:
         if problems:
             raise InputError(problems)
         return [self.folder / entry.path for entry in entries]
-
-
-def _in_the_mirror(entry: Entry) -> str:
-    """A path of the apt part as it is below the mirror's root."""
-    return entry.path.split("/", 2)[2]
 
 
 def open_folder(folder: Path, stack: Stack, lock: Lock, layers: Sequence[Keyed]) -> Vendored:
