@@ -202,7 +202,7 @@ class _Starting:
             if info.kind == "podman":
                 spec = podman_spec(request, info, labels, init=True, terminal=False)
                 # the limits that are there are that machine's, not ours
-                spec["r_limits"] = _limits(reached) if request.memlock is not None else []
+                spec["r_limits"] = limits(reached) if request.memlock is not None else []
                 spec |= {"remove": True, "init": False}
                 path = "/libpod/containers/create"
                 wire.call(
@@ -260,7 +260,7 @@ def _request(reached: Reached, image: str, rdma: bool) -> RunRequest:
     )
 
 
-def _limits(reached: Reached) -> list[dict[str, Any]]:
+def limits(reached: Reached) -> list[dict[str, Any]]:
     """Locked memory without a limit; of the others what that user may have, since Podman would raise them."""
     files, processes, _ = reached.over.limits if reached.over else (-1, -1, -1)
     limits = {"memlock": 2**64 - 1, "nofile": files if files >= 0 else 1 << 20}

@@ -64,6 +64,15 @@ class Reached:
             return Ran(127, "", f"{command[0]}: {error.strerror}")
         return Ran(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
 
+    def popen(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a program on that machine; its input, output and errors are pipes, and the caller waits for its end."""
+        if self._link is not None:
+            return self._link.popen(command)
+        self.try_run(["true"])
+        return subprocess.Popen(
+            list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+
     def run(self, command: Sequence[str], *, stdin: bytes = b"", seconds: float = 30) -> str:
         """What a program on that machine printed. Raises WorkError with its last words when it failed."""
         done = self.try_run(command, stdin=stdin, seconds=seconds)

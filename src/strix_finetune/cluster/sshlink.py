@@ -151,6 +151,17 @@ class SshLink:
             raise self._gone()
         return done
 
+    def popen(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a program over there, whose input and output are the caller's to stream."""
+        return subprocess.Popen(
+            [*self._words(), self._node.ssh, shlex.join(command)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self._env,
+            start_new_session=True,
+        )
+
     def refusals(self) -> list[str]:
         """What ssh printed about channels that could not be opened."""
         return re.findall(r"open failed: (.*)", self._log.read_text("utf-8", "replace"))
@@ -175,8 +186,7 @@ class SshLink:
         self._master.wait()
 
     def _client(self, *words: str, stdin: bytes = b"", seconds: float) -> Ran:
-        command = [self._program, "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ControlMaster=no"]
-        command += ["-o", "RemoteCommand=none", "-S", str(self._control), *words]
+        command = [*self._words(), *words]
         try:
             done = subprocess.run(
                 command, input=stdin, capture_output=True, env=self._env, timeout=seconds, check=False
@@ -185,6 +195,11 @@ class SshLink:
             message = f"node {self._node.name}: `{words[-1][:80]}` did not end within {seconds:g} s"
             raise WayLost(Problem(message, self._node.place, "see what keeps that machine busy")) from None
         return Ran(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
+
+    def _words(self) -> list[str]:
+        """A client that goes by this connection."""
+        options = ["-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ControlMaster=no", "-o", "RemoteCommand=none"]
+        return [self._program, *options, "-S", str(self._control)]
 
     def _gone(self) -> WayLost:
         """Why the connection is not there, or no longer."""
