@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from strix_train.estimate import advice, configs, links, machines, shapes, sharing, steps, strategy
+from strix_train.estimate import advice, configs, links, machines, nodes, shapes, sharing, steps, strategy
 from strix_train.estimate.links import Link
 from strix_train.estimate.memory import GIB, Wish
 from strix_train.estimate.sharing import Sharing
@@ -22,6 +22,7 @@ COUNTS = (2, 3, 4, 6, 8)
 SHOWN = {
     "ddp": ("1gbe", "2.5gbe", "thunderbolt"),
     "fsdp": ("2.5gbe", "10gbe", "thunderbolt", "25gbe", "thunderbolt-ibverbs", "roce", "100gbe"),
+    "kept": ("2.5gbe", "10gbe", "thunderbolt", "25gbe", "roce"),
 }
 
 
@@ -71,11 +72,12 @@ def _memory() -> Iterator[str]:
     yield "| | shared by | 1 | " + " | ".join(map(str, COUNTS)) + " | `auto` takes, for 2 |"
     yield "|" + "---|" * (len(COUNTS) + 4)
     for model in MODELS:
-        chosen = strategy.choose(model.wish, MACHINE, 2).strategy or "nothing fits"
-        for how in ("ddp", "fsdp", "zero2", "zero3"):
+        choice = strategy.choose(model.wish, MACHINE, 2)
+        chosen = nodes.TITLES.get(nodes.taken(choice), nodes.taken(choice))
+        for how in nodes.WAYS:
             cells = (_gib(model.wish, how, count) for count in (1, *COUNTS))
             title, last = (model.title, chosen) if how == "ddp" else ("", "")
-            yield f"| {title} | {how} | " + " | ".join(cells) + f" | {last} |"
+            yield f"| {title} | {nodes.TITLES.get(how, how)} | " + " | ".join(cells) + f" | {last} |"
 
 
 def _gib(wish: Wish, how: Sharing, count: int) -> str:
@@ -93,15 +95,17 @@ def _links() -> Iterator[str]:
 def _shares() -> Iterator[str]:
     for model in MODELS:
         wish = model.wish
-        ways: tuple[Sharing, ...] = ("ddp", "fsdp")
+        ways: tuple[Sharing, ...] = ("ddp", "kept", "fsdp")
         for how in ways:
-            if not any(_fits(wish, how, count) for count in COUNTS):
+            # what an adapter's weights are kept for is ddp
+            if not any(_fits(wish, how, count) for count in COUNTS) or (how == "kept" and model.adapter != "full"):
                 continue
             alone = steps.of(wish, MACHINE, how, 1, links.NAMED["10gbe"])
             assert alone
             sent = sharing.traffic(wish, how, 2).step(wish.accumulation)
-            yield f"{model.title}, `{how}`: {alone.compute:.0f} s a step alone, {sent / 1e9:.1f} GB sent by each of two"
-            yield "machines in it. Share of the ideal by number of machines:"
+            title = f"{model.title}, {nodes.TITLES.get(how, how)}"
+            yield f"{title}: {alone.compute:.0f} s a step alone, {sent / 1e9:.1f} GB sent by each of two in it."
+            yield "Share of the ideal by number of machines:"
             yield ""
             yield "| link | " + " | ".join(map(str, COUNTS)) + " | step of 2 | 90 % with 2 needs |"
             yield "|" + "---|" * (len(COUNTS) + 3)

@@ -59,6 +59,20 @@ def test_nothing_fits_and_each_cure_does() -> None:
     assert strategy.choose(replace(wish, adapter="lora", rank=16), SMALL, 2).strategy == "ddp"
 
 
+def test_weights_are_kept_where_only_the_optimizer_has_no_room() -> None:
+    wish = Wish(EIGHT, adapter="full", rank=0)
+    needs = {how: advice.needed(sharing.parts(wish, how, 2), HALO) for how in sharing.FSDP}
+    assert needs["fsdp"] < needs["kept"] < needs["quiet"] < advice.needed(sharing.parts(wish, "ddp", 2), HALO)
+    sent = [sharing.traffic(wish, how, 2).step(4) for how in sharing.FSDP]
+    assert sent == sorted(sent, reverse=True)
+    found = [strategy.choose(wish, HALO, 2, memory=int(need * 1.06), link=TEN) for need in needs.values()]
+    assert [each.strategy for each in found] == ["fsdp"] * 3
+    assert [(each.keep_weights, each.keep_gradients) for each in found] == [(False, False), (True, False), (True, True)]
+    assert [each.needed for each in found] == [*needs.values()]
+    once = strategy.choose(replace(wish, accumulation=1), HALO, 2, memory=int(needs["quiet"] * 1.06))
+    assert (once.keep_weights, once.keep_gradients) == (True, False)
+
+
 def test_what_cannot_be_taken_is_not_taken() -> None:
     barred = {"fsdp": "4-bit weights are not shared by this backend"}
     found = strategy.choose(Wish(EIGHT, adapter="full", rank=0), HALO, 2, barred=barred)

@@ -17,7 +17,8 @@ from strix_train.estimate.sharing import Sharing
 from strix_train.estimate.strategy import Choice, enough_rows
 from strix_train.estimate.words import duration, size, traffic
 
-WAYS: tuple[Sharing, ...] = ("ddp", "fsdp", "zero2", "zero3")
+WAYS: tuple[Sharing, ...] = ("ddp", *reversed(sharing.FSDP), "zero2", "zero3")
+TITLES = {"kept": "fsdp kept", "quiet": "fsdp quiet"}
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace")
 
 
@@ -57,13 +58,18 @@ def _way(wish: Wish, machine: Machine, how: Sharing, nodes: int, link: Link | No
     return replace(way, step=step, accumulation=more, batch=larger)
 
 
+def taken(choice: Choice) -> str:
+    """Return the way that a choice takes."""
+    return "quiet" if choice.keep_gradients else "kept" if choice.keep_weights else choice.strategy or "nothing fits"
+
+
 def lines(found: list[Way], choice: Choice, nodes: int, link: Link | None) -> Iterator[str]:
     """Yield the table as text."""
     told = f" over {link.name} ({link.gbit:g} Gbit/s, {link.round_trip:g} us: {link.source})" if link else ""
     yield f"{nodes} machines with one device each{told}"
-    yield f"{'':<14}" + "".join(
-        f"{way.sharing + (' *' if way.sharing == choice.strategy else ''):>14}" for way in found
-    )
+    here = taken(choice)
+    titles = (TITLES.get(way.sharing, way.sharing) + (" *" if way.sharing == here else "") for way in found)
+    yield f"{'':<14}" + "".join(f"{title:>14}" for title in titles)
     for part in _PARTS:
         yield f"{part:<14}" + "".join(f"{size(getattr(way.parts, part)):>14}" for way in found)
     yield f"{'needed':<14}" + "".join(f"{size(way.needed) + ('' if way.fits else '!'):>14}" for way in found)
@@ -74,7 +80,8 @@ def lines(found: list[Way], choice: Choice, nodes: int, link: Link | None) -> It
             f"{f'{way.step.efficiency:.0%}' if way.step else '':>14}" for way in found
         )
         yield f"{f'{steps.GOOD:.0%} with':<14}" + "".join(f"{_enough(way):>14}" for way in found)
-    yield "               (memory of each machine; * taken by strategy: auto, ! more than there is)"
+    yield "               (memory of each machine; * taken by strategy: auto, ! more than there is;"
+    yield "               kept: gathered weights until the last pass of a step; quiet: and own sums of gradients)"
     yield ""
     yield f"strategy   {choice.reason}"
     if choice.cure:
@@ -110,6 +117,8 @@ def facts(found: list[Way], choice: Choice, nodes: int, link: Link | None) -> di
         "count": nodes,
         "link": asdict(link) if link else None,
         "strategy": choice.strategy,
+        "keep_weights": choice.keep_weights,
+        "keep_gradients": choice.keep_gradients,
         "reason": choice.reason,
         "cure": choice.cure,
         "ways": {way.sharing: one(way) for way in found},

@@ -2,6 +2,7 @@
 
 `ddp`: every rank holds all and gradients are averaged. `zero2`: gradients and optimizer are shared among the ranks.
 `fsdp`, `zero3`: the weights as well; a layer's are gathered before it computes, forward and backward, and dropped.
+`kept`: FSDP that keeps the gathered weights until the last pass of a step. `quiet`: and its own sums of gradients.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from strix_train.estimate import memory
 from strix_train.estimate.memory import Parts, Wish
 from strix_train.estimate.shapes import Block
 
-Sharing = Literal["none", "ddp", "fsdp", "zero2", "zero3"]
+Sharing = Literal["none", "ddp", "fsdp", "kept", "quiet", "zero2", "zero3"]
+FSDP: tuple[Sharing, ...] = ("fsdp", "kept", "quiet")
 # What DDP sends at once (torch: bucket_cap_mb=25), and DeepSpeed (reduce_bucket_size and stage3_max_live_parameters).
 DDP_BUCKET = 25 * 2**20
 _ZERO_BUCKET, _ZERO_LIVE = 500_000_000, 1_000_000_000
@@ -47,14 +49,15 @@ def parts(wish: Wish, sharing: Sharing, ranks: int) -> Parts:
         found = memory.parts(wish)
         # gradients lie in buckets, beside where autograd puts them
         return replace(found, workspace=found.workspace + learns)
-    found = memory.parts(wish, ranks=ranks)
+    # quiet: gradients are whole until they are averaged
+    found = memory.parts(wish, ranks=1 if sharing == "quiet" else ranks)
     optimizer = ceil(found.optimizer / ranks)
     layer, outer = max(gathered(wish, block) for block in wish.shape.blocks), _outer(wish)
-    if sharing == "fsdp":
+    if sharing in FSDP:
         # the layer that computes, the next one that is being gathered, and what is outside of layers all along;
         # the gradients of one layer before they are shared, and the copy that is sent
         own = 2 * wish.learning * max(_learning(wish, block) for block in wish.shape.blocks)
-        work = 2 * layer + outer + own
+        work = own + (2 * layer + outer if sharing == "fsdp" else _gathered(wish))
         return replace(
             found, weights=ceil(found.weights / ranks), optimizer=optimizer, workspace=int(found.workspace + work)
         )
@@ -86,15 +89,19 @@ def traffic(wish: Wish, sharing: Sharing, ranks: int) -> Traffic:
         buckets = ceil(learns / _ZERO_BUCKET)
         sent = share * learns * wish.width
         return Traffic(backward=sent, once=sent, messages=(0, buckets, buckets))
-    layers = sum(block.count * gathered(wish, block) for block in wish.shape.blocks)
-    gradients = learns * (wish.width if wish.adapter == "full" else wish.learning)
+    gradients: float = learns * (wish.width if wish.adapter == "full" else wish.learning)
     if not wish.gpu:
         gradients *= 2  # gloo has no reduce-scatter: it averages all on every rank
+    weights, count = _gathered(wish), wish.shape.layers + 1
+    if sharing == "kept":
+        return Traffic(backward=share * gradients, once=share * weights, messages=(0, count, count))
+    if sharing == "quiet":
+        return Traffic(once=share * (weights + gradients), messages=(0, 0, 2 * count))
     # what is outside of layers is gathered once a pass and kept for its backward pass
     return Traffic(
-        forward=share * (layers + _outer(wish)),
-        backward=share * (layers + gradients),
-        messages=(wish.shape.layers + 1, 2 * wish.shape.layers + 1, 0),
+        forward=share * weights,
+        backward=share * (weights - _outer(wish) + gradients),
+        messages=(count, 2 * count - 1, 0),
     )
 
 
@@ -103,6 +110,11 @@ def gathered(wish: Wish, block: Block) -> float:
     linear = block.linear_weights + (block.experts if wish.shape.experts_quantized else 0)
     rest = block.experts + block.linear_weights - linear + block.other
     return linear * memory.stored(wish) + (rest + _adapter(wish, block)) * wish.width
+
+
+def _gathered(wish: Wish) -> float:
+    """Return the bytes of all weights as they are gathered."""
+    return sum(block.count * gathered(wish, block) for block in wish.shape.blocks) + _outer(wish)
 
 
 def _outer(wish: Wish) -> float:

@@ -1,7 +1,9 @@
 """`strategy: auto`: how several ranks share the work, by what fits and what is sent. Pure; nothing imports torch.
 
 `ddp` sends least: the gradients once a step, with an adapter only those of the adapter. Where a rank cannot hold all,
-`fsdp` shares weights, gradients and optimizer, and sends the weights twice in every pass. DeepSpeed is never chosen.
+`fsdp` shares weights, gradients and optimizer, and sends the weights twice in every pass; where there is room for all
+weights as they compute, but not for the optimizer as well, it keeps them and sends them once a step. DeepSpeed is never
+chosen.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from strix_train.estimate.words import duration, size, traffic
 from strix_train.recipe.schema import Recipe
 
 Strategy = Literal["none", "ddp", "fsdp"]
+_AMPLE = 0.95
 _MOST = 64  # ranks, or rows of a pass, that a cure speaks of
 
 
@@ -29,7 +32,9 @@ class Choice:
 
     `parts`: memory of each rank at its peak under it (the least that was found where nothing fits); `needed`: bytes of
     a device, what the allocator cannot fill included. `cure`: what to change where it does not fit, or what would make
-    a step faster; may be empty.
+    a step faster; may be empty. `keep_weights`: fsdp has room to keep gathered weights until the last pass of a step
+    (FSDP2: set_reshard_after_forward, set_reshard_after_backward); `keep_gradients`: and to average gradients only then
+    (set_requires_gradient_sync).
     """
 
     strategy: Strategy | None
@@ -37,6 +42,8 @@ class Choice:
     parts: Parts
     needed: int
     cure: str = ""
+    keep_weights: bool = False
+    keep_gradients: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +67,16 @@ class _Case:
         """Whether each rank has them."""
         return self.needed(how, wish, ranks) <= self.room
 
+    def widest(self) -> Sharing:
+        """Return the kind of fsdp that sends least, of those that leave some room."""
+        if self.wish.accumulation > 1 and self.needed("quiet") <= _AMPLE * self.room:
+            return "quiet"
+        return "kept" if self.needed("kept") <= _AMPLE * self.room else "fsdp"
+
     def choice(self, strategy: Strategy | None, how: Sharing, reason: str, cure: str = "") -> Choice:
         """Return a choice whose memory is that of `how`."""
-        return Choice(strategy, reason, sharing.parts(self.wish, how, self.ranks), self.needed(how), cure)
+        parts = sharing.parts(self.wish, how, self.ranks)
+        return Choice(strategy, reason, parts, self.needed(how), cure, how in ("kept", "quiet"), how == "quiet")
 
 
 def choose(
@@ -97,8 +111,9 @@ def choose(
         return case.choice("ddp", "ddp", reason, _faster(case, "ddp"))
     why = case.barred.get("ddp") or f"whole it would need {size(whole)} of the {size(case.room)} of each device"
     if shared <= case.room and "fsdp" not in case.barred:
-        reason = f"fsdp: {why}, shared among {ranks} it needs {size(shared)}; {_sent(case, 'fsdp')}"
-        return case.choice("fsdp", "fsdp", reason, _faster(case, "fsdp"))
+        how = case.widest()
+        reason = f"fsdp: {why}, shared among {ranks} it needs {size(case.needed(how))}; {_sent(case, how)}"
+        return case.choice("fsdp", how, reason, _faster(case, how))
     if "fsdp" in case.barred:
         reason = f"{why}, and it cannot be shared: {case.barred['fsdp']}"
         return case.choice(None, "ddp", reason, _cure(case, "ddp"))
@@ -134,6 +149,8 @@ def _sent(case: _Case, how: Sharing) -> str:
     if how == "ddp":
         whose = "all" if wish.adapter == "full" else "the adapter's"
         what = f"{traffic(found.once)}, {whose} gradients"
+    elif how in ("kept", "quiet"):
+        what = f"a step sends {traffic(found.step(wish.accumulation))}, for its weights are gathered once and kept"
     else:
         passes = f"each of {wish.accumulation} passes" if wish.accumulation > 1 else "a step"
         what = f"{passes} sends {traffic(found.forward + found.backward)}, for its weights are gathered twice"
@@ -152,7 +169,7 @@ def _step(case: _Case, how: Sharing, wish: Wish | None = None) -> steps.Step | N
 
 def _faster(case: _Case, how: Sharing) -> str:
     """Return the setting with which a step comes near the ideal, nothing where it is there or none would do."""
-    if how == "fsdp" and "ddp" not in case.barred:
+    if how != "ddp" and "ddp" not in case.barred:
         for wish, words in _milder(case):
             if case.fits("ddp", wish):
                 return f"with {words} all would fit on each device, and ddp sends less"
