@@ -69,6 +69,8 @@ def test_weights_are_kept_where_only_the_optimizer_has_no_room() -> None:
     assert [each.strategy for each in found] == ["fsdp"] * 3
     assert [(each.keep_weights, each.keep_gradients) for each in found] == [(False, False), (True, False), (True, True)]
     assert [each.needed for each in found] == [*needs.values()]
+    without = strategy.choose(wish, HALO, 2, barred={"kept": "not here"})
+    assert (without.strategy, without.keep_weights) == ("fsdp", False)
     once = strategy.choose(replace(wish, accumulation=1), HALO, 2, memory=int(needs["quiet"] * 1.06))
     assert (once.keep_weights, once.keep_gradients) == (True, False)
 

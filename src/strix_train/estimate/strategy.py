@@ -69,6 +69,8 @@ class _Case:
 
     def widest(self) -> Sharing:
         """Return the kind of fsdp that sends least, of those that leave some room."""
+        if "kept" in self.barred:
+            return "fsdp"
         if self.wish.accumulation > 1 and self.needed("quiet") <= _AMPLE * self.room:
             return "quiet"
         return "kept" if self.needed("kept") <= _AMPLE * self.room else "fsdp"
@@ -95,7 +97,7 @@ def choose(
     `wish`: what one rank trains: request.wish(recipe, shape, machine, backend=…), whose rows are those of one device.
     `memory`: bytes that one rank may use, where that is not machine.usable (several ranks on one device or CPU).
     `link`: between machines, None where it is not known (links.measured(os.environ), or links.named). `barred`:
-    strategies that cannot be taken here, each with why, as {"fsdp": "Unsloth's own loop does not share weights"}.
+    strategies that cannot be taken here, each with why, as {"fsdp": "Unsloth's own loop does not share weights"}; "kept" bars fsdp's keeping alone.
     `batch`: schedule.batch, where a row of it is more than one row of a pass; `least`: the least that it may be.
     """
     room = machine.usable if memory is None else memory
