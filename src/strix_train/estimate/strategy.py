@@ -97,7 +97,8 @@ def choose(
     `wish`: what one rank trains: request.wish(recipe, shape, machine, backend=…), whose rows are those of one device.
     `memory`: bytes that one rank may use, where that is not machine.usable (several ranks on one device or CPU).
     `link`: between machines, None where it is not known (links.measured(os.environ), or links.named). `barred`:
-    strategies that cannot be taken here, each with why, as {"fsdp": "Unsloth's own loop does not share weights"}; "kept" bars fsdp's keeping alone.
+    strategies that cannot be taken here, each with why, as {"fsdp": "Unsloth's own loop does not share weights"}; with
+    "kept", only that fsdp keeps what it gathered.
     `batch`: schedule.batch, where a row of it is more than one row of a pass; `least`: the least that it may be.
     """
     room = machine.usable if memory is None else memory
