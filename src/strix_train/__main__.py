@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.flush()
         return int(code or 0)
     except TrainError as error:
-        for problem in error.problems:
+        for problem in () if error.told else error.problems:
             _tell(str(problem))
             if problem.around:
                 _tell(f"    {problem.around}")
@@ -45,8 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _tell(text: str) -> None:
+    rank = os.environ.get("RANK", "0") if os.environ.get("WORLD_SIZE", "1") != "1" else "0"
+    prefix = f"rank {rank}: " if rank != "0" else ""
     for line in text.splitlines():
-        print(f"train: {line}", file=sys.stderr)
+        print(f"train: {prefix}{line}", file=sys.stderr)
 
 
 def _keep_traceback(error: Exception) -> str:

@@ -40,9 +40,10 @@ class Problem:
 
 
 class TrainError(Exception):
-    """The work failed although the input was right. Exit code 1."""
+    """The work failed although the input was right. Exit code 1. `told`: the user has read it already."""
 
     exit_code = 1
+    told = False
 
     def __init__(self, problems: Problem | Sequence[Problem] | str, *, cure: str = "") -> None:
         if isinstance(problems, str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 import traceback
 from collections.abc import Sequence
@@ -11,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strix_train import afterwards, importing, ruling, same, summary, trackers
+from strix_train import afterwards, environment, importing, resuming, ruling, summary, trackers
 from strix_train import plan as plans
 from strix_train.console import Console
+from strix_train.distributed import seats
+from strix_train.distributed.together import Ranks, joined
 from strix_train.errors import InputError, Interrupted, Problem, TrainError
 from strix_train.estimate import machines
 from strix_train.export import tools
@@ -64,43 +67,49 @@ class _Work:
     console: Console
     stopper: Stopper
     resume: bool
-    rank: int
-    world: int
+    ranks: Ranks
     began: float
 
     @property
     def main(self) -> bool:
         """Whether this process writes the run folder."""
-        return self.rank == 0
+        return self.ranks.rank == 0
 
 
 def run(word: str, settings: Sequence[str], *, dry: bool, run_dir: Path | None, resume: bool) -> int:
     """Train by a recipe and return the exit code. Raises InputError, TrainError and Interrupted."""
     began = time.monotonic()
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    seat = seats.here()
+    if dry:
+        return dry_run(_planned(word, settings), run_dir)
+    if seat.world > 1 and run_dir is None:
+        raise InputError(Problem("several processes train together", cure="give them one folder with --run-dir"))
+    console = Console(silent=not seat.main)
+    if seat.world > 1:
+        environment.prepare(offline=False)  # before torch is imported, to meet
+    with joined(seat) as ranks:
+        plan = _planned(word, settings)
+        with Stopper(console.line) as stopper:
+            return _run(_Work(plan, console, stopper, resume, ranks, began), run_dir)
+
+
+def _planned(word: str, settings: Sequence[str]) -> Plan:
     plan = plans.make(word, settings)
     trackers.check(plan.loaded.recipe.logging)
     export = plan.loaded.recipe.export
     if export and "gguf" in export.to:
         tools.find(export.quantization)
-    if dry:
-        return dry_run(plan, run_dir)
-    if world > 1 and run_dir is None:
-        raise InputError(Problem("several processes train together", cure="give them one folder with --run-dir"))
-    console = Console(silent=rank > 0)
-    with Stopper(console.line) as stopper:
-        return _run(_Work(plan, console, stopper, resume, rank, world, began), run_dir)
+    return plan
 
 
 def _run(work: _Work, run_dir: Path | None) -> int:
     """Find the device and the folder, then train in it."""
-    from strix_train import environment
-
     plan, recipe = work.plan, work.plan.loaded.recipe
     output = Path(recipe.output)
-    if work.resume:
-        folder = find_unfinished(run_dir, output, plan.loaded.name)
-        _same(folder, plan)
+    wanted = RunFolder(Path(run_dir or output).absolute())
+    if work.resume and work.main:
+        wanted = find_unfinished(run_dir, output, plan.loaded.name)
+        resuming.same_run(wanted, plan)
     environment.prepare(offline=plan.model.local)
     from strix_train import device as devices
 
@@ -113,9 +122,8 @@ def _run(work: _Work, run_dir: Path | None) -> int:
     model = ruling.model_facts(plan.model)
     found = ruling.find(device, model, _BITS.get(recipe.adapter.kind, 16))
     precision = devices.precision(recipe.precision, device, model)
-    if not work.resume:
-        wanted = Path(run_dir or output).absolute()
-        folder = create(run_dir, output, plan.loaded.name) if work.main else RunFolder(wanted)
+    if work.main and not work.resume:
+        wanted = create(run_dir, output, plan.loaded.name)
     from strix_train.backends.base import Load
 
     wish = Load(
@@ -128,8 +136,8 @@ def _run(work: _Work, run_dir: Path | None) -> int:
         rules=found,
         adapter=recipe.adapter,
     )
-    with folder.held() if work.main else nullcontext():
-        return _in(folder, work, wish)
+    with wanted.held() if work.main else nullcontext():
+        return _in(wanted, work, wish)
 
 
 def _in(folder: RunFolder, work: _Work, wish: Load) -> int:
@@ -141,13 +149,12 @@ def _in(folder: RunFolder, work: _Work, wish: Load) -> int:
     summary.show_plan(work.console, work.plan)
     _tell_estimate(work.console, work.plan, machines.of_device(wish.device))
     work.console.fact("run", str(folder.path))
-    log = folder.log if work.main else Path(os.devnull)
+    log = folder.log if work.main else _elsewhere(work.ranks.rank)
+    work.ranks.last_words = lambda text: _finish(folder, work, "failed", reason=text)
     with work.console.capturing(log):
         try:
-            code = _train(folder, work, wish)
-            if work.main:
-                afterwards.page(folder)
-            return code
+            with work.ranks.explaining():
+                code = _train(folder, work, wish)
         except (Interrupted, KeyboardInterrupt):
             _finish(folder, work, "interrupted", reason="stopped at once, without a checkpoint of its own")
             raise
@@ -158,7 +165,19 @@ def _in(folder: RunFolder, work: _Work, wish: Load) -> int:
         except Exception as error:
             _keep_traceback(log)
             _finish(folder, work, "failed", reason=f"{type(error).__name__}: {error}")
-            raise explained(error, folder.log) from error
+            raise explained(error, log) from error
+    if work.main:
+        afterwards.page(folder)
+    else:
+        log.unlink(missing_ok=True)
+    return code
+
+
+def _elsewhere(rank: int) -> Path:
+    """Return the log of a process that writes no run folder; it stays where the process failed."""
+    handle, name = tempfile.mkstemp(prefix=f"train-rank-{rank}-", suffix=".log")
+    os.close(handle)
+    return Path(name)
 
 
 def _keep_traceback(log: Path) -> None:
@@ -189,6 +208,7 @@ def explained(error: Exception, log: Path) -> TrainError:
 
 def _train(folder: RunFolder, work: _Work, wish: Load) -> int:
     from strix_train import backends, methods, versions
+    from strix_train.distributed import agreement, batch
 
     plan, console = work.plan, work.console
     for reason in wish.rules.reasons:
@@ -200,13 +220,16 @@ def _train(folder: RunFolder, work: _Work, wish: Load) -> int:
     _quiet_libraries()
     console.fact("backend", f"{backend.version} ({choice.reason}), {wish.precision}")
     used = versions.collect(wish.device, backend.name, plan.inputs())
-    if work.resume:
-        _compare(console, folder, used)
+    if work.resume and work.main:
+        resuming.compare(console, folder, used)
+    work.ranks.agree("plan", agreement.facts_of(plan, used, resume=work.resume))
+    plan = batch.settled(plan, work.ranks, resuming.rows_of_a_step(folder, plan) if work.resume else 0, console)
     if work.main:
-        folder.write_json("versions.json", used)
-    job = methods.Job(
-        plan, backend, wish, wish.device, folder, console, work.stopper, work.resume, work.rank, work.world
-    )
+        schedule = plan.loaded.recipe.schedule
+        rows = schedule.rows * schedule.accumulation * work.ranks.world
+        folder.write_json("versions.json", {**used, "processes": work.ranks.world, "rows_per_step": rows})
+    work.ranks.start(wish.device)
+    job = methods.Job(plan, backend, wish, wish.device, folder, console, work.stopper, work.resume, work.ranks)
     outcome = methods.method(plan.loaded.recipe.method.kind)(job)
     if not work.main:
         return 130 if outcome.interrupted else 0
@@ -221,60 +244,6 @@ def _train(folder: RunFolder, work: _Work, wish: Load) -> int:
     summary.close(console, folder, report)
     afterwards.export(console, folder, plan.loaded.recipe.export)
     return 0
-
-
-def _same(folder: RunFolder, plan: Plan) -> None:
-    """Check that a run goes on with the recipe and the data that it began with."""
-    from strix_train.recipe import places
-
-    if not (folder.path / "recipe.resolved.yaml").is_file():
-        if {path.name for path in folder.path.iterdir()} <= {
-            folder.log.name,
-            ".probe",
-            ".recipe.resolved.yaml.partial",
-        }:
-            return  # killed before its first word was written
-        raise InputError(Problem(f"{folder.path} is not a run folder", cure="leave --resume out to begin a run"))
-    before = folder.read_json("versions.json") or {}
-    differing = [
-        *same.differences(_today(places.read(folder.path / "recipe.resolved.yaml").value), plan.resolved()),
-        *same.other_inputs(before.get("inputs") or {}, plan.inputs()),
-    ]
-    if differing:
-        raise InputError(
-            Problem(
-                f"the recipe is not the one that {folder.path} began with: {', '.join(differing)}",
-                cure="resume with the same recipe and data, or leave --resume out",
-            )
-        )
-
-
-def _today(value: Any) -> dict[str, Any]:
-    """Return a recipe that an earlier version resolved, with the defaults of keys that it did not know."""
-    from pydantic import ValidationError
-
-    from strix_train.recipe.schema import Recipe
-
-    try:
-        return Recipe.model_validate(value).model_dump(mode="json")
-    except ValidationError:
-        return value if isinstance(value, dict) else {}
-
-
-def _compare(console: Console, folder: RunFolder, now: dict[str, Any]) -> None:
-    """Refuse to go on with another backend, and warn of other versions: the end may then differ in its last bits."""
-    before = folder.read_json("versions.json") or {}
-    if before.get("backend") not in (None, now["backend"]):
-        raise InputError(
-            Problem(
-                f"the run in {folder.path} was trained with backend {before['backend']} and would go on with "
-                f"{now['backend']}",
-                cure=f"write backend: {before['backend']}, or leave --resume out",
-            )
-        )
-    changed = same.other_versions(before, now)
-    if changed:
-        console.fact("warning", f"the run began elsewhere, so its last bits may differ: {', '.join(changed)}")
 
 
 def _yaml(value: dict[str, Any]) -> str:

@@ -38,8 +38,12 @@ class Sampling:
         return tuple(Question.model_construct(prompt=s.prompt, expect="", system=s.system) for s in self.wish.ask)
 
     def due(self, step: int) -> bool:
-        """Whether samples are wanted after this step."""
-        return bool(self.wish and self.job.rank == 0 and self.questions and step % self.wish.every == 0)
+        """Whether this process takes samples after this step."""
+        return self.job.rank == 0 and self.wanted(step)
+
+    def wanted(self, step: int) -> bool:
+        """Whether samples are taken after this step."""
+        return bool(self.wish and self.questions and step % self.wish.every == 0)
 
     def take(self, step: int) -> Mapping[str, str]:
         """Ask, write the answers down, show the first, and return prompt → answer."""

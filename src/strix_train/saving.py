@@ -11,6 +11,8 @@ from typing import Any
 
 from strix_train import checkpoints
 from strix_train.console import gigabytes
+from strix_train.distributed import randomness
+from strix_train.distributed.together import Ranks
 from strix_train.errors import TrainError
 
 # File systems slow down and logs must go somewhere: never fill the last of a disk.
@@ -70,15 +72,22 @@ class Room:
 
 
 class Saver:
-    """Carries a checkpoint through; one for each process. `main`: the process that writes what is shared.
+    """Carries a checkpoint through; one for each process, and process 0 writes it. `rows`: of a step.
 
     `spare` returns the step up to which the newest checkpoint must stay, whatever happens; -1 for none.
     """
 
     def __init__(
-        self, folder: Path, *, main: bool, world: int, room: Room | None = None, spare: Callable[[], int] = lambda: -1
+        self,
+        folder: Path,
+        ranks: Ranks,
+        *,
+        rows: int = 0,
+        room: Room | None = None,
+        spare: Callable[[], int] = lambda: -1,
     ) -> None:
-        self.folder, self.main, self.world, self.spare = folder, main, world, spare
+        self.folder, self.ranks, self.rows, self.spare = folder, ranks, rows, spare
+        self.main = ranks.rank == 0
         self.room = room or Room(folder)
         self.writing = False
 
@@ -88,14 +97,14 @@ class Saver:
         if self.main:
             self.room.make(checkpoint_bytes(trainer.model, trainer.optimizer), self.spare())
             checkpoints.clear(self.folder)
-        self._together()
+        self.ranks.main_first("room")
         self.writing = True
         try:
             write()
-            self._together()
             if self.main:
-                checkpoints.publish(self.folder, step, world=self.world, epoch=trainer.state.epoch)
-            self._together()
+                facts = {"world": self.ranks.world, "rows": self.rows, "epoch": trainer.state.epoch}
+                checkpoints.publish(self.folder, step, **facts)
+            self.ranks.main_first("saved")
         except BaseException as error:
             full = self._full(error)  # before what was written makes room again
             if self.main:
@@ -116,12 +125,6 @@ class Saver:
         text = str(error)
         unsaid = isinstance(error, RuntimeError) and "PytorchStreamWriter" in text
         return "No space left on device" in text or (unsaid and self.room.free(self.room.existing()) < _SPARE)
-
-    def _together(self) -> None:
-        if self.world > 1:
-            import torch
-
-            torch.distributed.barrier()
 
 
 def finite(model: Any) -> str:
@@ -153,6 +156,18 @@ def with_saver(base: Any, saver: Saver, look: Callable[[Any], None], before_save
         def _save_checkpoint(self, model: Any, trial: Any) -> None:
             before_save(self)
             saver.save(self, lambda: super(Saved, self)._save_checkpoint(model, trial))
+
+        def _save_rng_state(self, output_dir: str) -> None:
+            if saver.ranks.world == 1:
+                super()._save_rng_state(output_dir)
+                return
+            randomness.save(saver.ranks, super()._save_rng_state, Path(output_dir))
+
+        def _load_rng_state(self, checkpoint: str | None) -> None:
+            if checkpoint and checkpoints.manifest(Path(checkpoint)).get("world", 1) != saver.ranks.world:
+                randomness.fresh(saver.ranks, int(self.args.seed), int(self.state.global_step))
+                return
+            super()._load_rng_state(checkpoint)
 
         def create_model_card(self, *args: Any, **kwargs: Any) -> None:
             """Checkpoints need no model card, and writing one may ask the hub."""

@@ -134,6 +134,8 @@ class Watch:
             answers = self.sampling.take(step)
             for tracker in self.trackers:
                 tracker.texts(step, answers)
+        if self.sampling.wanted(step):
+            self.job.ranks.main_first("sampled")
 
     def _left(self, step: int, total: int, now: float) -> float:
         """Return the seconds that the rest will take: steps as of late, and the pauses between them as so far."""
@@ -195,6 +197,7 @@ class Watch:
     def stopping(self) -> bool:
         """Whether this step is the last one, since a signal came to one of the processes."""
         requested = self.job.stopper.requested
+        self.job.ranks.check()
         if self.job.world == 1:
             return requested
         import torch

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from strix_train import checkpoints
+from strix_train.distributed.seats import Seat
+from strix_train.distributed.together import Ranks
 from strix_train.errors import TrainError
 from strix_train.saving import Room, Saver, checkpoint_bytes, with_saver
 
@@ -81,7 +83,7 @@ class Calls:
 
 def trainer(folder: Path, step: int, calls: Calls | None = None, free: int = 10**12) -> Any:
     calls = calls or Calls()
-    saver = Saver(folder, main=True, world=1, room=Room(folder, lambda path: free))
+    saver = Saver(folder, Ranks(Seat()), room=Room(folder, lambda path: free))
     made = with_saver(Base, saver, calls.looked.append, calls.before_save)(step, folder)
     made.saver = saver
     return made

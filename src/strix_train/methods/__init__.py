@@ -9,6 +9,8 @@ from typing import Any
 from strix_train.backends.base import Backend, Load
 from strix_train.console import Console
 from strix_train.device import Device
+from strix_train.distributed.seats import Seat
+from strix_train.distributed.together import Ranks
 from strix_train.plan import Plan
 from strix_train.runfolder import RunFolder
 from strix_train.stopping import Stopper
@@ -16,7 +18,7 @@ from strix_train.stopping import Stopper
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All that a method works with. `rank` 0 writes the run folder; `world` processes train together."""
+    """All that a method works with. `ranks`: this process among those that train together."""
 
     plan: Plan
     backend: Backend
@@ -26,8 +28,17 @@ class Job:
     console: Console
     stopper: Stopper
     resume: bool
-    rank: int = 0
-    world: int = 1
+    ranks: Ranks = field(default_factory=lambda: Ranks(Seat()))
+
+    @property
+    def rank(self) -> int:
+        """The number of this process; 0 writes the run folder."""
+        return self.ranks.rank
+
+    @property
+    def world(self) -> int:
+        """How many processes train together."""
+        return self.ranks.world
 
 
 @dataclass(slots=True)

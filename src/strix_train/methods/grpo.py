@@ -61,6 +61,7 @@ def train(job: Job) -> Outcome:
         proof=proof,
         more={"reward_funcs": rewards.for_trl(worth, objects)},
         after=proof.follow,
+        own_order=True,
     )
     return withtrl.learn(job, made, _steps(job, len(rows), wish.generations), trainer)
 

@@ -49,6 +49,7 @@ def train(job: Job) -> Outcome:
         proof=MaskProof(made.text.tokenizer.decode),
         more={"ref_model": reference},
         after=lambda trainer: ready.drop_reference(made.model),
+        own_order=True,
     )
     return withtrl.learn(job, made, ready.steps_of(job, len(rows)), trainer)
 

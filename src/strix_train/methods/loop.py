@@ -13,7 +13,8 @@ from typing import Any, Protocol
 from strix_train import checkpoints, trackers
 from strix_train.asking import Asking
 from strix_train.console import gigabytes
-from strix_train.errors import InputError, Problem, TrainError
+from strix_train.distributed import digests, evenly, share
+from strix_train.errors import TrainError
 from strix_train.guard import Guard
 from strix_train.methods import Job, Outcome
 from strix_train.sampling import Sampling
@@ -43,7 +44,8 @@ class Setup:
 
     `build` makes the trainer; it must put its trainer class through the function that it is given. `evaluate`
     returns the loss over the evaluation rows, and is None where there are none. `asks`: whether the model answers
-    questions in words (a reward model does not).
+    questions in words (a reward model does not). `shuffled`: how many rows are drawn in the order of the seed; None
+    where the trainer has an order of its own.
     """
 
     model: Any
@@ -54,18 +56,21 @@ class Setup:
     evaluate: Callable[[Any], float] | None
     facts: dict[str, Any]
     asks: bool = True
+    shuffled: int | None = None
 
 
 def carry_out(job: Job, setup: Setup) -> Outcome:
     """Train, save the result, and ask the questions before and after. Raises TrainError and InputError."""
     recipe, console, folder = job.plan.loaded.recipe, job.console, job.folder
     model, tokenizer, facts = setup.model, setup.tokenizer, setup.facts
+    _agree(job, model)
     checkpoint = _checkpoint(job) if job.resume else None
     began = checkpoints.step_of(checkpoint) if checkpoint else 0
     _room(job, model)
     asking = Asking(job, tokenizer)
     if setup.asks:
         asking.before(model)
+        job.ranks.main_first("asked")
     if job.rank == 0:
         for name in ("metrics.jsonl", "evaluations.jsonl", "samples.jsonl"):
             trim(folder.path / name, began)
@@ -76,8 +81,10 @@ def carry_out(job: Job, setup: Setup) -> Outcome:
         else ()
     )
     watch = Watch(job, setup.proof, _guard(job, began), sampling, following)
-    saver = Saver(folder.checkpoints, main=job.rank == 0, world=job.world, spare=watch.spare)
-    trainer = setup.build(lambda base: with_saver(base, saver, setup.proof.look, watch.before_save))
+    saver = Saver(folder.checkpoints, job.ranks, rows=_rows_of_a_step(job), spare=watch.spare)
+    trainer = setup.build(
+        lambda base: with_saver(evenly.ordered(job, base, setup.shuffled), saver, setup.proof.look, watch.before_save)
+    )
     watch.trainer, sampling.model = trainer, model
     _joined(job, trainer, watch)
     if checkpoint:
@@ -107,24 +114,28 @@ def carry_out(job: Job, setup: Setup) -> Outcome:
         console.fact("eval", f"loss {facts['eval_loss']:.4f}")
     if job.rank == 0:
         folder.write_folder(folder.result_name(model), lambda aside: _save(model, tokenizer, aside))
+    job.ranks.main_first("saved")
     facts["questions"] = asking.after(model) if setup.asks else None
     facts["peak_memory"] = peak_memory(job.device)
     console.fact("memory", f"{gigabytes(facts['peak_memory'])} at most")
     return Outcome(model, tokenizer, False, facts)
 
 
+def _agree(job: Job, model: Any) -> None:
+    """Check that every process has loaded the same model. Raises Disagreement, in all of them."""
+    if job.world > 1:
+        job.ranks.agree("model", {"model": digests.config(model), "weights": digests.weights(model)})
+
+
 def _checkpoint(job: Job) -> Path | None:
-    """Return the checkpoint to go on from. Raises InputError where it is of another number of processes."""
-    found = checkpoints.newest(job.folder.checkpoints, lambda text: job.console.fact("warning", text))
-    world = checkpoints.manifest(found).get("world", job.world) if found else job.world
-    if world != job.world:
-        raise InputError(
-            Problem(
-                f"the run in {job.folder.path} was trained by {world} processes and there are {job.world} now",
-                cure="start as many, since each has rows and random numbers of its own",
-            )
-        )
-    return found
+    """Return the checkpoint to go on from, as process 0 finds it and as it lies on this machine."""
+    parent, warn = job.folder.checkpoints, lambda text: job.console.fact("warning", text)
+    return share.everywhere(job.ranks, checkpoints.newest(parent, warn) if job.rank == 0 else None, parent)
+
+
+def _rows_of_a_step(job: Job) -> int:
+    schedule = job.plan.loaded.recipe.schedule
+    return schedule.rows * schedule.accumulation * job.world
 
 
 def _guard(job: Job, began: int) -> Guard:
@@ -168,24 +179,7 @@ def _joined(job: Job, trainer: Any, watch: Watch) -> None:
             f"{job.world} processes were started and {trainer.args.world_size} train together",
             cure="start them with torchrun, and look at the backends that this PyTorch has",
         )
-    if job.world > 1:
-        _same_rows(job)
-
-
-def _same_rows(job: Job) -> None:
-    """Check that every process has taken the same rows. Raises InputError, in all of them."""
-    import torch
-
-    plan = job.plan
-    mine = (plan.train.fingerprint, plan.evaluation.fingerprint if plan.evaluation else "")
-    found: list[tuple[str, str]] = [mine] * job.world
-    torch.distributed.all_gather_object(found, mine)
-    other = next((rank for rank, each in enumerate(found) if each != found[0]), 0)
-    if other:
-        which = "data.train" if found[other][0] != found[0][0] else "data.eval"
-        what = f"process {other} has other rows than process 0"
-        cure = "give every node the same files and the same recipe"
-        raise InputError(Problem(what, plan.loaded.place(*which.split(".")), cure))
+    job.ranks.agree("rows", {"rows": digests.rows(trainer.train_dataset) if job.world > 1 else ""})
 
 
 def one_device(job: Job, arguments: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from strix_train.batches import Collator, Proof
+from strix_train.distributed import evenly
 from strix_train.methods import Job, Outcome, ready
 from strix_train.methods.loop import Setup, Wrap, carry_out, one_device
 from strix_train.packing import see_only_themselves
@@ -37,7 +38,8 @@ def learn(
         rows = packed(rows, recipe.schedule.max_length)
         made.facts["bins"] = len(rows["input_ids"])
         job.console.fact("packing", f"{number} rows in {len(rows['input_ids'])} of {recipe.schedule.max_length} tokens")
-    steps = ready.steps_of(job, len(rows["input_ids"]))
+    kept = len(rows["input_ids"])
+    steps = ready.steps_of(job, kept)
     made.facts["steps"] = steps
     ready.adapt(job, made)
     collator = Collator(made.pad, flat=job.backend.name == "unsloth")
@@ -46,7 +48,7 @@ def learn(
         return wrap(job.backend.trainer_class())(
             model=made.model,
             args=one_device(job, job.backend.arguments(ready.arguments(job, steps), job.wish)),
-            train_dataset=dataset(rows),
+            train_dataset=dataset(evenly.filled(job, rows, made.pad)),
             eval_dataset=dataset(evaluation) if evaluation else None,
             processing_class=made.tokenizer,
             data_collator=collator,
@@ -56,5 +58,6 @@ def learn(
         return float(trainer.evaluate()["eval_loss"])
 
     proof = Proof(responses_only, made.text.tokenizer.decode)
-    setup = Setup(made.model, made.tokenizer, steps, proof, build, evaluate if evaluation else None, made.facts)
+    held = evaluate if evaluation else None
+    setup = Setup(made.model, made.tokenizer, steps, proof, build, held, made.facts, shuffled=kept)
     return carry_out(job, setup)

@@ -15,7 +15,8 @@ from strix_train.methods.ready import Ready, arguments
 class Trainer:
     """A trainer of TRL. `base` and `config`: its classes; `wishes`: what its config is told beside the schedule.
 
-    `more`: what the trainer itself is given; `after`: called with it when it is built.
+    `more`: what the trainer itself is given; `after`: called with it when it is built. `own_order`: it
+    says itself in what order the rows come.
     """
 
     base: Any
@@ -27,6 +28,7 @@ class Trainer:
     more: dict[str, Any] = field(default_factory=dict)
     after: Callable[[Any], None] = lambda trainer: None
     asks: bool = True
+    own_order: bool = False
 
 
 def learn(job: Job, made: Ready, steps: int, how: Trainer) -> Outcome:
@@ -60,6 +62,7 @@ def learn(job: Job, made: Ready, steps: int, how: Trainer) -> Outcome:
         evaluate if how.evaluation is not None else None,
         made.facts,
         asks=how.asks,
+        shuffled=None if how.own_order else len(how.rows),
     )
     return carry_out(job, setup)
 

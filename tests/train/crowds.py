@@ -1,0 +1,92 @@
+"""A process that has imported what training needs, and runs `train` as several ranks: each is a forked child.
+
+    python crowds.py BACKEND
+
+Reads one JSON object a line: {"ranks": [{"words": […], "env": {…}}, …], "kill": null | {"rank": 1, "signal": 9,
+"step": 3, "metrics": path}}. Writes {"ranks": [{"code", "out", "err"}, …], "seconds": …, "after": seconds from the
+kill to the end of the last rank}. The variables are those that torchrun sets; nobody ends the others but themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from typing import Any
+
+import forks
+
+_LONGEST = 120.0
+
+
+def main(backend: str) -> None:
+    from strix_train import environment
+
+    environment.prepare(offline=True)
+    from strix_train import backends
+
+    with tempfile.TemporaryFile() as noise:
+        kept = os.dup(1)
+        os.dup2(noise.fileno(), 1)
+        backends.start(backends.Choice(backend, "", True))
+        import datasets  # noqa: F401
+        import peft  # noqa: F401
+        import torch.distributed.fsdp  # noqa: F401
+        import transformers.trainer  # noqa: F401
+
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+    for line in sys.stdin:
+        print(json.dumps(crowd(**json.loads(line))), flush=True)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def crowd(ranks: list[dict[str, Any]], kill: dict[str, Any] | None = None) -> dict[str, Any]:
+    port, began, children = free_port(), time.monotonic(), []
+    for rank, wish in enumerate(ranks):
+        out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - read when all have ended
+        child = os.fork()
+        if child == 0:
+            ours = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": len(ranks), "MASTER_PORT": port}
+            os.environ |= {name: str(value) for name, value in ours.items()} | {"MASTER_ADDR": "127.0.0.1"}
+            os.environ |= wish.get("env") or {}
+            if "STRIX_TEST_PATH" in os.environ:
+                sys.path.insert(0, os.environ["STRIX_TEST_PATH"])
+            forks.run(wish["words"], out.fileno(), err.fileno())
+        children.append((child, out, err))
+    codes: dict[int, int] = {}
+    killed = 0.0
+    while len(codes) < len(children):
+        if kill and not killed and forks.due(kill, time.monotonic() - began):
+            os.kill(children[kill["rank"]][0], kill["signal"])
+            killed = time.monotonic()
+        for child, _, _ in children:
+            if child not in codes:
+                if time.monotonic() - began > _LONGEST:
+                    os.kill(child, signal.SIGKILL)
+                pid, status = os.waitpid(child, os.WNOHANG)
+                if pid:
+                    codes[child] = os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    found = []
+    for child, out, err in children:
+        texts = []
+        for stream in (out, err):
+            stream.seek(0)
+            texts.append(stream.read().decode())
+            stream.close()
+        found.append({"code": codes[child], "out": texts[0], "err": texts[1]})
+    now = time.monotonic()
+    return {"ranks": found, "seconds": now - began, "after": now - killed if killed else 0.0}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
