@@ -193,7 +193,7 @@ def rendered(template: str, known: Mapping[str, object], folder: Path) -> str:
 
     environment = make_environment(FileSystemLoader(folder))
     environment.filters |= {"sh": shlex.quote, "word": _unit_word, "compose": _compose, "place": _place}
-    environment.filters |= {"quoted": '"{}"'.format}
+    environment.filters |= {"quoted": '"{}"'.format, "json": _json}
     place = Place(folder / template)
     try:
         return environment.get_template(template).render(known)
@@ -217,6 +217,12 @@ def _unit_word(text: str) -> str:
         return plain
     escaped = plain.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
+
+
+def _json(value: object) -> str:
+    """As JSON that YAML reads as the same: some characters end lines there, and a pair of escapes is two letters."""
+    text = json.dumps(value, ensure_ascii=False)
+    return re.sub("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _compose(value: str | Sequence[str]) -> str:

@@ -19,7 +19,7 @@ class Work:
     """The words that each node runs, and what they need of the host that they are said on.
 
     `trains`: it is a run by a recipe, whose folder `train` gets with --run-dir; `run`: that folder where the words
-    name one, else `output`, the folder of the runs.
+    name one, else `output`, the folder of the runs; `models`: with bare names, which lie in the folder of models.
     """
 
     words: tuple[str, ...]
@@ -27,6 +27,7 @@ class Work:
     trains: bool = False
     run: str = ""
     output: str = ""
+    models: tuple[str, ...] = ()
 
 
 def work(words: Sequence[str], project: Path, recipes: Path, models: Path) -> Work:
@@ -51,10 +52,18 @@ def work(words: Sequence[str], project: Path, recipes: Path, models: Path) -> Wo
         raise InputError("'train run' names no recipe", cure="name one behind it")
     facts = recipefacts.find(rest[0], rest[1:], project, recipes, models)
     # what has a bare name lies in a folder that is mounted as a whole
-    facts = replace(facts, reads=tuple(path for path in facts.reads if not path.is_relative_to(models)))
+    bare = tuple(path for path in facts.reads if path.is_relative_to(models))
+    facts = replace(facts, reads=tuple(path for path in facts.reads if path not in bare))
     run, kept = _without(rest[1:], "--run-dir")
     where = str(facts.writes[0])
-    return Work(("train", "run", facts.argument, *kept), facts, True, where if run else "", "" if run else where)
+    return Work(
+        ("train", "run", facts.argument, *kept),
+        facts,
+        True,
+        where if run else "",
+        "" if run else where,
+        tuple(path.name for path in bare),
+    )
 
 
 def network(target: str, *, gpu: bool, rdma: bool) -> Mapping[str, str]:

@@ -25,6 +25,7 @@ _KINDS = (
     "bake",
     "actions",
     "slurm",
+    "kubernetes",
 )
 _WITH_DEVICES = ("quadlet", "compose", "devcontainer", "docker", "podman")
 
