@@ -12,6 +12,7 @@ from strix_finetune.recipefacts import RecipeFacts
 
 # ports between nodes: the first is the rendezvous
 PORT = 29400
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=[\w.,:=/+@-]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,22 @@ def work(words: Sequence[str], project: Path, recipes: Path, models: Path) -> Wo
 
 def network(target: str, *, gpu: bool, rdma: bool) -> Mapping[str, str]:
     """What RCCL is told of the network between nodes, for whoever has not said it himself."""
-    told = {} if rdma or not gpu else {"NCCL_IB_DISABLE": "1"}
+    if not gpu:
+        return {}
+    # one adapter is for whoever starts it to name: several by a prefix end in an error
+    told = {"NCCL_IB_TIMEOUT": "23", "NCCL_IB_RETRY_CNT": "7"} if rdma else {"NCCL_IB_DISABLE": "1"}
     # its GPU's memory is the host's: there is nothing that an adapter could reach past the processor
     return told | ({"NCCL_NET_GDR_LEVEL": "0"} if target == "gfx1151" else {})
+
+
+def variables(words: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE words. Raises InputError for what not every definition could hold."""
+    for word in words:
+        if not _VARIABLE.fullmatch(word):
+            raise InputError(
+                f"--env cannot be '{word}'", cure="write NAME=VALUE, of letters, digits and _.,:=/+@-, without blanks"
+            )
+    return dict(word.split("=", 1) for word in words)
 
 
 def _without(words: Sequence[str], option: str) -> tuple[str, list[str]]:

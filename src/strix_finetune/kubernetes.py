@@ -73,7 +73,7 @@ class Job:
     labels: tuple[str, ...] = ()
     adapter: str = ""
     restarts: int = 3
-    network: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not IMAGE.fullmatch(self.image):
@@ -113,9 +113,9 @@ def render(job: Job, folder: Path) -> Emitted:
     digest = hashlib.sha256(json.dumps([[each.path, each.text] for each in files]).encode()).hexdigest()[:8]
     token = PurePosixPath(TOKEN)
     uid, _, gid = job.user.partition(":")
-    environment = {**ENVIRONMENT, **job.network, **({"HF_TOKEN_PATH": TOKEN} if job.secret else {})}
+    environment = {**ENVIRONMENT, **job.variables, **({"HF_TOKEN_PATH": TOKEN} if job.secret else {})}
     known = {
-        each: getattr(job, each) for each in job.__dataclass_fields__ if each not in ("work", "project", "network")
+        each: getattr(job, each) for each in job.__dataclass_fields__ if each not in ("work", "project", "variables")
     }
     known |= {
         "uid": int(uid),

@@ -27,7 +27,7 @@ _GPUS = ("ROCR_VISIBLE_DEVICES",)
 class Job:
     """A run on `nodes` of them. `processes`: of a node, one a GPU. `project`: mounted at its own path. `suffix`: behind
     a node's name, its name on the network for training. `token`: a file; `moved`: caches that are not in their usual
-    places, by name; `shm`: GiB; `network`: variables for those who have not set them. Raises InputError for what no
+    places, by name; `shm`: GiB; `variables`: for those who have not set them. Raises InputError for what no
     script could hold.
     """
 
@@ -45,7 +45,7 @@ class Job:
     selinux: bool = False
     token: str = ""
     moved: Mapping[str, str] = field(default_factory=dict)
-    network: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         ending = _FILES.get(self.runtime, "")
@@ -102,7 +102,11 @@ def render(job: Job, folder: Path) -> Emitted:
     """The script, from the templates in `folder`. Raises TemplateError."""
     work, image = job.work, str(job.project / job.image) if job.file else job.image
     registry, slash, rest = image.partition("/")
-    passed = (*_PASSED, *(name for name in PASSED if name not in ("TERM", "COLORTERM")), *_GPUS * job.gpu)
+    passed = (
+        *dict.fromkeys([*_PASSED, *(name for name in job.variables if not name.startswith("NCCL_"))]),
+        *(name for name in PASSED if name not in ("TERM", "COLORTERM")),
+        *_GPUS * job.gpu,
+    )
     known = {each: getattr(job, each) for each in job.__dataclass_fields__ if each not in ("work", "project", "moved")}
     known |= {
         "image": image,

@@ -14,7 +14,7 @@ from strix_finetune.caches import ENVIRONMENT, TOKEN
 from strix_finetune.cli import main
 from strix_finetune.emit import edited
 from strix_finetune.errors import InputError
-from strix_finetune.jobs import Work, network, work
+from strix_finetune.jobs import Work, network, variables, work
 from strix_finetune.paths import find
 from strix_finetune.recipefacts import RecipeFacts
 from strix_finetune.slurm import RUNTIMES, Job, render
@@ -97,7 +97,7 @@ def test_slurm_reads_the_head_and_bash_the_rest(runtime: str, gpu: bool, tmp_pat
 
 def test_podman_runs_one_container_on_each_node(tmp_path: Path) -> None:
     code, said = ran(
-        job(gpu=False, token="/t", network={"NCCL_IB_DISABLE": "1"}), tmp_path, "--set", "a b", NCCL_DEBUG="INFO"
+        job(gpu=False, token="/t", variables={"NCCL_IB_DISABLE": "1"}), tmp_path, "--set", "a b", NCCL_DEBUG="INFO"
     )
     assert code == 0
     (argv,) = said["podman"]
@@ -262,8 +262,19 @@ def test_the_words_of_a_job(tmp_path: Path) -> None:
 
 def test_what_is_said_of_the_network() -> None:
     assert network("gfx1151", gpu=True, rdma=False) == {"NCCL_IB_DISABLE": "1", "NCCL_NET_GDR_LEVEL": "0"}
-    assert network("gfx942", gpu=True, rdma=True) == {}
+    assert network("gfx942", gpu=True, rdma=True) == {"NCCL_IB_TIMEOUT": "23", "NCCL_IB_RETRY_CNT": "7"}
     assert network("cpu", gpu=False, rdma=False) == {}
+    assert variables(["NCCL_IB_HCA=rocep194s0:1", "X="]) == {"NCCL_IB_HCA": "rocep194s0:1", "X": ""}
+    for word in ("X", "1=2", "X=a b", "X=$(id)", "X=é"):
+        with pytest.raises(InputError, match="write NAME=VALUE"):
+            variables([word])
+
+
+def test_a_variable_is_given_and_may_be_given_again(tmp_path: Path) -> None:
+    made = job(gpu=False, variables={"NCCL_IB_HCA": "rocep194s0:1", "MINE": "1"})
+    (argv,) = ran(made, tmp_path)[1]["podman"]
+    assert {"NCCL_IB_HCA", "MINE"} <= set(after(argv, "--env"))
+    assert 'export MINE="${MINE:-1}"' in render(made, FOLDER).text
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

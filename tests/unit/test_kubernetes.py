@@ -117,7 +117,7 @@ FULL = {
     "labels": ("amd.com/gpu.family=GFX11", "pool="),
     "storage_class": "fast",
     "processes": 4,
-    "network": {"NCCL_NET_GDR_LEVEL": "0"},
+    "variables": {"NCCL_NET_GDR_LEVEL": "0"},
 }
 PLAIN = {"gpu": False, "groups": (), "nodes": 1, "claim": "mine", "restarts": 0, "image": DIGEST}
 

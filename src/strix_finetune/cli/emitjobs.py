@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from strix_finetune.emit import Emitted
 
 # what of the command line of `emit` each of them makes use of, beside what every kind does
-_BOTH = {"image", "name", "project", "shm", "command", "with_", "nodes", "gpus"}
+_BOTH = {"image", "name", "project", "shm", "command", "with_", "nodes", "gpus", "env"}
 _CLAIM = {"claim", "storage", "storage_class", "secret", "node_label", "adapter", "restarts"}
 OPTIONS = {
     "slurm": frozenset({*_BOTH, "hf_token", "rdma", "selinux", "suffix"}),
@@ -29,6 +29,7 @@ _OWN = (
     ),
     click.option("--nodes", type=click.IntRange(1), metavar="N", help="slurm, kubernetes: how many train together."),
     click.option("--gpus", type=click.IntRange(1), metavar="N", help="slurm, kubernetes: GPUs of a node. Default: 1."),
+    click.option("--env", multiple=True, metavar="NAME=VALUE", help="slurm, kubernetes: a variable; again for more."),
     click.option("--suffix", default="", metavar="-ib", help="slurm: makes a node's name that on another network."),
     click.option("--claim", default="", metavar="NAME", help="kubernetes: an existing claim for runs and caches."),
     click.option("--storage", default="100Gi", metavar="SIZE", help="kubernetes: of the claim that is made."),
@@ -78,7 +79,10 @@ def emit(kind: str, given: Mapping[str, Any]) -> int:
         "shm": given["shm"],
         "project": project,
         "work": jobs.work(given["command"], project, find().recipes, places["models"]),
-        "network": jobs.network(target.id, gpu=gpu, rdma=given["rdma"] or bool(given["adapter"])),
+        "variables": {
+            **jobs.network(target.id, gpu=gpu, rdma=given["rdma"] or bool(given["adapter"])),
+            **jobs.variables(given["env"]),
+        },
     }
     made = _slurm(common, way, given) if kind == "slurm" else _kubernetes(common, way, given)
     return _out(made, given["output"], force=given["force"])
