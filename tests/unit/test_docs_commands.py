@@ -40,6 +40,7 @@ RUN_BY = {
     "llama-server": "images/export/smoke/converts.py",
     "docker buildx bake": "tests/engine/test_emitted.py",
     "mkdir -p": "tests/e2e/test_tools.py",
+    "sbatch": "tests/e2e/test_slurm.py",
 }
 # a command's beginning → why no test runs it
 NOT_RUN = {
@@ -56,6 +57,7 @@ NOT_RUN = {
     "docker login": "needs an account at a registry",
     "podman login": "needs an account at a registry",
     "docker builder prune": "would empty the caches of whoever runs the tests",
+    "kubectl": "needs a cluster; what is applied is held against the API's models by tests/unit/test_kubernetes.py",
     "podman image prune": "would empty the store of whoever runs the tests",
 }
 # commands of the driver that no test calls by name → the test of what they call
