@@ -12,8 +12,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from strix_train.estimate.memory import Wish
 from strix_train.estimate.sharing import Sharing
 
 ROOT = Path(__file__).resolve().parents[1]
+ADDRESSES, PORT = ("10.99.0.1", "10.99.0.2"), 29611
 # A small Llama in 32 bits: 9 million weights.
 CONFIG = {
     "model_type": "llama",
@@ -51,7 +52,7 @@ CASES: tuple[tuple[Sharing, str, int], ...] = (
 
 @dataclass(frozen=True)
 class Row:
-    """A measured case. `sent`: bytes of a step on the wire by the interface's own counter, with TCP's headers."""
+    """A measured case. `sent`: bytes of a step that rank 0 sent, by its sockets' own counters."""
 
     sharing: Sharing
     adapter: str
@@ -91,7 +92,9 @@ def wish(adapter: str, accumulation: int) -> Wish:
 class Pair:
     """Two ranks at work, and the wire between them."""
 
-    def __init__(self, workers: tuple[subprocess.Popen[str], subprocess.Popen[str]], spaces: tuple[int, int]) -> None:
+    def __init__(
+        self, workers: tuple[subprocess.Popen[str], subprocess.Popen[str]], spaces: tuple[int, ...] = ()
+    ) -> None:
         self.workers, self.spaces = workers, spaces
 
     def do(self, **told: Any) -> dict[str, float]:
@@ -125,16 +128,11 @@ def pair(python: str) -> Iterator[Pair]:
         spaces = (_space(stack), _space(stack))
         _inside(spaces[0], "ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1", "netns", str(spaces[1]))
         for at, space in enumerate(spaces):
-            _inside(space, "ip", "address", "add", f"10.99.0.{at + 1}/30", "dev", f"v{at}")
+            _inside(space, "ip", "address", "add", f"{ADDRESSES[at]}/30", "dev", f"v{at}")
             _inside(space, "ip", "link", "set", f"v{at}", "up")
             _inside(space, "ip", "link", "set", "lo", "up")
-        workers = [_worker(stack, python, at, space) for at, space in enumerate(spaces)]
-        yield Pair((workers[0], workers[1]), spaces)
-        for worker in workers:
-            assert worker.stdin
-            worker.stdin.close()
-        for worker in workers:
-            worker.wait(timeout=60)
+        into = (("nsenter", "--net", "--target", str(space)) for space in spaces)
+        yield Pair(started(stack, python, ADDRESSES, PORT, ("v0", "v1"), into), spaces)
 
 
 def _space(stack: ExitStack) -> int:
@@ -151,37 +149,62 @@ def _space(stack: ExitStack) -> int:
     return keeper.pid
 
 
-def _worker(stack: ExitStack, python: str, rank: int, space: int) -> subprocess.Popen[str]:
-    environment = {
-        **os.environ,
-        "RANK": str(rank),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": f"v{rank}",
-        "PYTHONPATH": str(ROOT),
-    }
-    command = ["nsenter", "--net", "--target", str(space), python, "-m", "bench.cluster_worker"]
-    worker = subprocess.Popen(
-        command, env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    stack.callback(worker.kill)
-    return worker
+def started(
+    stack: ExitStack,
+    python: str,
+    addresses: tuple[str, str],
+    port: int,
+    interfaces: tuple[str, str],
+    into: Iterable[tuple[str, ...]] = ((), ()),
+) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
+    """Start two ranks, each by the words of `into` before its own; they end with the stack."""
+    head = f"{addresses[0]}:{port}"
+    found = []
+    for rank, (address, interface, words) in enumerate(zip(addresses, interfaces, into, strict=True)):
+        own = {"RANK": str(rank), "HEAD": head, "ADDRESS": address, "GLOO_SOCKET_IFNAME": interface}
+        environment = {**os.environ, **own, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        command = [*words, python, "-m", "bench.cluster_worker"]
+        worker = subprocess.Popen(
+            command, env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        stack.callback(_end, worker)
+        found.append(worker)
+    return found[0], found[1]
+
+
+def _end(worker: subprocess.Popen[str]) -> None:
+    """Let a rank end by itself, which it does with its stdin, and not wait long for it."""
+    assert worker.stdin
+    assert worker.stdout
+    with suppress(OSError):
+        worker.stdin.close()
+    try:
+        worker.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        worker.wait()
+    worker.stdout.close()
 
 
 def _inside(space: int, *words: str) -> None:
     subprocess.run(["nsenter", "--net", "--target", str(space), *words], check=True)
 
 
+def told(adapter: str, accumulation: int, steps: int = STEPS) -> dict[str, Any]:
+    """Return what the ranks are told to measure, but for how they share."""
+    size = {"config": CONFIG, "rows": ROWS, "length": LENGTH, "rank": RANK, "steps": steps, "bucket": BUCKET}
+    return {**size, "work": "measure", "adapter": adapter, "accumulation": accumulation}
+
+
 def measured(python: str) -> Iterator[Row]:
     """Yield each case on each wire; what computing alone takes is measured beside it, on both ranks at once."""
-    size = {"config": CONFIG, "rows": ROWS, "length": LENGTH, "rank": RANK, "steps": STEPS, "bucket": BUCKET}
     with pair(python) as ranks:
         for gbit in GBITS:
             ranks.limit(gbit)
-            found = ranks.do(work="probe", mib=int(64 * gbit))
+            found = ranks.do(work="probe", mib=max(8, int(64 * gbit)), to=ADDRESSES[1])
             link = Link(f"{gbit:g} Gbit/s", found["gbit"], found["round_trip"], "measured")
             for how, adapter, accumulation in CASES:
-                told = {**size, "work": "measure", "adapter": adapter, "accumulation": accumulation}
-                took = ranks.do(**told, sharing=how)
+                took = ranks.do(**told(adapter, accumulation), sharing=how)
                 yield Row(how, adapter, accumulation, link, took["alone"], took["shared"], took["sent"])
 
 

@@ -1,7 +1,7 @@
 """One rank of `python -m bench cluster-cost`: real steps of a small model over gloo, as told on stdin, line by line.
 
-Each line is a JSON object; each is answered by rank 0 with one. Needs torch, transformers and peft; runs in a network
-namespace that has one interface with the address of its rank.
+Each line is a JSON object; each is answered by rank 0 with one. Needs torch, transformers and peft. RANK, and HEAD and
+ADDRESS (where rank 0 listens as address:port, and this rank's own address) are in the environment.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import statistics
+import struct
 import sys
 import time
 from collections.abc import Callable
@@ -25,8 +26,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from transformers import LlamaConfig, LlamaForCausalLM
 
-ADDRESSES = ("10.99.0.1", "10.99.0.2")
-PORT, PROBE = 29611, 29612
+PROBE = 29612
 CHUNK = bytes(2**20)
 
 
@@ -88,17 +88,26 @@ def step(ready: torch.nn.Module, optimizer: torch.optim.Optimizer, rows: torch.T
 
 
 def counted() -> int:
-    """Return the bytes that left by the one interface of this namespace, lo left out."""
-    lines = Path("/proc/self/net/dev").read_text().splitlines()
-    return next(int(line.split(":")[1].split()[8]) for line in lines if line.lstrip().startswith("v"))
+    """Return the bytes that the sockets of this process have sent and the other has, headers left out."""
+    total = 0
+    for each in Path("/proc/self/fd").iterdir():
+        try:
+            if each.readlink().name.startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(each.name))) as found:
+                    # struct tcp_info of linux/tcp.h: tcpi_bytes_acked is 64 bits wide and stands at byte 120
+                    info = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 128)
+                    total += struct.unpack_from("Q", info, 120)[0]
+        except (OSError, struct.error):
+            continue  # closed meanwhile, or no TCP
+    return total
 
 
 def probe(told: dict[str, Any]) -> dict[str, float]:
     """Return Gbit/s of one TCP connection from rank 0 to rank 1, and the microseconds of a byte there and back."""
     rank = dist.get_rank()
-    with socket.create_server((ADDRESSES[rank], PROBE)) if rank else nullcontext() as server:
+    with socket.create_server((os.environ["ADDRESS"], PROBE)) if rank else nullcontext() as server:
         dist.barrier()
-        wire = server.accept()[0] if server else socket.create_connection((ADDRESSES[1], PROBE), timeout=30)
+        wire = server.accept()[0] if server else socket.create_connection((told["to"], PROBE), timeout=30)
         with wire:
             wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return _asks(wire, told["mib"]) if rank == 0 else _answers(wire, told["mib"])
@@ -134,7 +143,7 @@ def main() -> None:
     """Do what each line says."""
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
-    dist.init_process_group("gloo", init_method=f"tcp://{ADDRESSES[0]}:{PORT}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"tcp://{os.environ['HEAD']}", rank=rank, world_size=2)
     works: dict[str, Callable[[dict[str, Any]], dict[str, float]]] = {"measure": measure, "probe": probe}
     for line in sys.stdin:
         told = json.loads(line)
