@@ -16,7 +16,8 @@ from strix_train.recipe.adapter import Full, LowRank
 class Load:
     """How a model is loaded. `max_length` in tokens; `rules`: what this device needs.
 
-    `adapter`: what is going to learn, which says what the model is held in.
+    `adapter`: what is going to learn, which says what the model is held in. `whole`: this process holds every weight,
+    which nothing replaces while it trains.
     """
 
     model: ModelName
@@ -27,6 +28,7 @@ class Load:
     seed: int
     rules: Rules = field(default_factory=Rules)
     adapter: LowRank | Full = field(default_factory=LowRank)
+    whole: bool = True
 
 
 class Backend(Protocol):

@@ -11,14 +11,16 @@ import functools
 from typing import Any
 
 from strix_train.encode import IGNORED
+from strix_train.lean import plain, steps
 
 # Bytes of the 32-bit logits of one chunk.
 _CHUNK = 2**27
 
 
 def tokens_at_a_time(vocabulary: int) -> int:
-    """Return how many tokens one chunk has."""
-    return max(16, _CHUNK // (4 * max(1, vocabulary)))
+    """Return how many tokens one chunk has: whole tiles of a matrix product, where there are several."""
+    found = _CHUNK // (4 * max(1, vocabulary))
+    return max(16, found // 128 * 128 or found)
 
 
 def install(model: Any) -> bool:
@@ -38,7 +40,7 @@ def install(model: Any) -> bool:
     if not hasattr(inner, "loss_function") or inner.loss_function is not usual:
         return False
     text = inner.config.get_text_config()
-    weight, plain_head, plain_forward = head.weight, head.forward, inner.forward
+    plain_head, plain_forward = head.forward, inner.forward
     deferring = False
 
     def through_head(hidden: Any) -> Any:
@@ -47,7 +49,9 @@ def install(model: Any) -> bool:
     def loss_of(logits: Any, labels: Any, *args: Any, **kwargs: Any) -> Any:
         if not deferring:
             return usual(logits, labels, *args, **kwargs)
-        return loss(logits, weight, labels, kwargs.get("num_items_in_batch"), kwargs.get("shift_labels"), cap=softcap)
+        # asked for anew: FSDP puts a gathered weight in the place of its piece for as long as the forward pass lasts
+        items, shifted = kwargs.get("num_items_in_batch"), kwargs.get("shift_labels")
+        return loss(logits, head.weight, labels, items, shifted, cap=softcap)
 
     @functools.wraps(plain_forward)
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -87,7 +91,7 @@ def loss(
         weight = weight.detach()  # an autograd function is told of gradients that nobody is going to ask for
     targets = shifted.reshape(-1).to(hidden.device)
     learned = (targets != IGNORED).nonzero()[:, 0]
-    total = _summed().apply(hidden.reshape(-1, hidden.shape[-1])[learned], weight, targets[learned], cap)
+    total = _summed().apply(hidden.reshape(-1, hidden.shape[-1]), weight, targets[learned], cap, learned)
     if items is None:
         items = len(learned)
     elif torch.is_tensor(items):
@@ -101,48 +105,70 @@ def _summed() -> Any:
     import torch
 
     class Summed(torch.autograd.Function):  # type: ignore[misc]
-        """Summed cross entropy of hidden states (tokens, width) through an output layer (vocabulary, width)."""
+        """Summed cross entropy of hidden states (tokens, width) through an output layer (vocabulary, width).
+
+        `targets`: of the tokens whose numbers are in `learned`, of all where that is None.
+        """
 
         @staticmethod
-        def forward(ctx: Any, hidden: Any, weight: Any, targets: Any, cap: float | None) -> Any:
+        def forward(ctx: Any, hidden: Any, weight: Any, targets: Any, cap: float | None, learned: Any = None) -> Any:
             kind = hidden.device.type
             dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+            small = None if cap is not None or dtype == torch.float32 else steps.of(hidden.device)
+            fused = small is not None and small is not plain
+            # chunks in 16 bits that become their own gradient take a quarter of the memory
+            step = tokens_at_a_time(len(weight)) * (4 if fused else 1)
             with torch.autocast(kind, enabled=False):
                 some = weight.to(dtype)
-                for_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+                for_hidden = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
                 for_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
                 total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-                step = tokens_at_a_time(len(weight))
                 for start in range(0, len(targets), step):
-                    part, wanted = hidden[start : start + step].to(dtype), targets[start : start + step, None]
-                    scores = (part @ some.T).float()
-                    if cap is not None:
-                        scores.div_(cap).tanh_().mul_(cap)
-                    norm = scores.logsumexp(-1, keepdim=True)
-                    total += (norm - scores.gather(1, wanted)).sum()
-                    if for_hidden is None and for_weight is None:
-                        continue
-                    slope = 1 - (scores / cap) ** 2 if cap is not None else None
-                    grad = scores.sub_(norm).exp_()
-                    grad.scatter_add_(1, wanted, torch.full_like(wanted, -1, dtype=grad.dtype))
-                    if slope is not None:
-                        grad.mul_(slope)
-                    grad = grad.to(dtype)
+                    few = slice(start, start + step)
+                    rows = few if learned is None else learned[few]
+                    part, wanted = hidden[rows].to(dtype), targets[few]
+                    scores = part @ some.T
+                    if small is not None and fused:
+                        total += small.cross_entropy(scores, wanted).sum()
+                        grad = scores
+                    else:
+                        lost, grad = _plainly(
+                            scores, wanted, cap, back=for_hidden is not None or for_weight is not None
+                        )
+                        total += lost
                     if for_hidden is not None:
-                        for_hidden[start : start + step] = grad @ some
+                        for_hidden[rows] = (grad @ some).to(for_hidden.dtype)
                     if for_weight is not None:
                         for_weight += grad.T @ part
-            ctx.save_for_backward(for_hidden, None if for_weight is None else for_weight.to(weight.dtype))
+            ctx.grads = [for_hidden, None if for_weight is None else for_weight.to(weight.dtype)]
             return total
 
         @staticmethod
         def backward(ctx: Any, *outer: Any) -> Any:
-            for_hidden, for_weight = ctx.saved_tensors
             [scale] = outer
-
-            def scaled(grad: Any) -> Any:
-                return None if grad is None else grad * scale.to(grad.dtype)
-
-            return scaled(for_hidden), scaled(for_weight), None, None
+            if ctx.grads is None:
+                raise RuntimeError("the gradients of this loss were taken already")
+            # in place: each is as large as what it is the gradient of
+            found = [None if grad is None else grad.mul_(scale.to(grad.dtype)) for grad in ctx.grads]
+            ctx.grads = None
+            return *found, None, None, None
 
     return Summed
+
+
+def _plainly(scores: Any, targets: Any, cap: float | None, *, back: bool) -> tuple[Any, Any]:
+    """Return the summed cross entropy of logits (tokens, vocabulary), and their gradient in their own type."""
+    dtype, wanted = scores.dtype, targets[:, None]
+    scores = scores.float()
+    if cap is not None:
+        scores.div_(cap).tanh_().mul_(cap)
+    norm = scores.logsumexp(-1, keepdim=True)
+    total = (norm - scores.gather(1, wanted)).sum()
+    if not back:
+        return total, None
+    slope = 1 - (scores / cap) ** 2 if cap is not None else None
+    grad = scores.sub_(norm).exp_()
+    grad.scatter_add_(1, wanted, grad.new_full(wanted.shape, -1.0))
+    if slope is not None:
+        grad.mul_(slope)
+    return total, grad.to(dtype)

@@ -11,6 +11,7 @@ from strix_train import ruling
 from strix_train.backends import chunkedloss
 from strix_train.backends.base import Load
 from strix_train.errors import InputError, Problem
+from strix_train.lean import install
 from strix_train.recipe.adapter import Full, LowRank
 
 
@@ -99,6 +100,7 @@ class PlainBackend:
         import transformers
 
         self.version = f"transformers {transformers.__version__}"
+        self.lean = False
 
     def load(self, wish: Load) -> tuple[Any, Any]:
         """Return the model, on its device, and its tokenizer."""
@@ -144,10 +146,8 @@ class PlainBackend:
 
         for weight in model.parameters():
             weight.requires_grad_(False)
-        if wish.recompute:
-            model.enable_input_require_grads()
         torch.manual_seed(wish.seed)
-        return get_peft_model(
+        adapted = get_peft_model(
             model,
             LoraConfig(
                 r=adapter.r,
@@ -162,6 +162,12 @@ class PlainBackend:
                 modules_to_save=["score"] if scores else None,
             ),
         )
+        if wish.recompute:
+            offload = wish.device.is_gpu and not wish.device.unified
+            self.lean = wish.whole and not scores and install.install(adapted, offload=offload)
+            if not self.lean:
+                model.enable_input_require_grads()
+        return adapted
 
     def arguments(self, common: dict[str, Any], wish: Load) -> Any:
         """Return the trainer's arguments from those that both backends share."""
@@ -171,9 +177,11 @@ class PlainBackend:
 
     def recomputation(self, wish: Load) -> dict[str, Any]:
         """Return the arguments of any trainer that say whether activations are recomputed."""
+        # lean layers recompute by themselves
+        usual = wish.recompute and not self.lean
         return {
-            "gradient_checkpointing": wish.recompute,
-            "gradient_checkpointing_kwargs": {"use_reentrant": False} if wish.recompute else None,
+            "gradient_checkpointing": usual,
+            "gradient_checkpointing_kwargs": {"use_reentrant": False} if usual else None,
         }
 
     def trainer_class(self) -> Any:

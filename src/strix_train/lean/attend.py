@@ -1,0 +1,189 @@
+"""Causal attention that gives its gradient by hand, so that its result need not be computed a second time.
+
+Queries, keys and values are (rows, tokens, heads, width), as projections leave them; fewer heads of keys and values are
+shared. What a token sees: itself and what stands before it in its row, or in its own text where rows are packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kernel = Literal["cudnn", "flash", "any"]
+Back = Callable[[Any], tuple[Any, Any, Any]]
+_HALF = ("torch.bfloat16", "torch.float16")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What tokens see, beyond the rule above. `mask`: (rows, 1, tokens, tokens), True or 0 where they do.
+
+    `starts`: first tokens of the texts of all rows end to end, and the end of the last one; `longest` of them.
+    """
+
+    mask: Any = None
+    starts: Any = None
+    longest: int = 0
+
+
+def kernel(q: Any, seen: Seen, preferred: Kernel) -> Kernel:
+    """Return the kernel that can do it: `preferred`, or one that can do more."""
+    if preferred == "any" or seen.mask is not None or not q.is_cuda or str(q.dtype) not in _HALF:
+        return "any"
+    if seen.starts is not None:
+        return "flash"
+    return preferred
+
+
+def ahead(q: Any, k: Any, v: Any, seen: Seen, scale: float, preferred: Kernel) -> tuple[Any, Any]:
+    """Return the result, (rows, tokens, heads, width), and what `again` needs to do without computing it again."""
+    import torch
+
+    how = kernel(q, seen, preferred)
+    if how == "flash":
+        return _flash(q, k, v, seen, scale)
+    if how == "cudnn":
+        found = torch.ops.aten._scaled_dot_product_cudnn_attention(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None, True, 0.0, True, False, scale=scale
+        )
+        return found[0].transpose(1, 2), (found[1], found[6], found[7])
+    return _any(q, k, v, seen, scale), None
+
+
+def again(
+    q: Any, k: Any, v: Any, seen: Seen, scale: float, preferred: Kernel, kept: tuple[Any, Any] | None = None
+) -> tuple[Any, Back]:
+    """Return the result and the function that makes the gradients of q, k and v of its gradient.
+
+    `kept`: what `ahead` returned, where that is still there.
+    """
+    import torch
+
+    how = kernel(q, seen, preferred)
+    if how == "any":
+        with torch.enable_grad():
+            parts = [each.detach().requires_grad_() for each in (q, k, v)]
+            out = _any(parts[0], parts[1], parts[2], seen, scale)
+
+        def back_any(grad: Any) -> tuple[Any, Any, Any]:
+            first, second, third = torch.autograd.grad(out, parts, grad)
+            return first, second, third
+
+        return out.detach(), back_any
+    out, saved = kept or ahead(q, k, v, seen, scale, preferred)
+    if how == "flash":
+        return out, lambda grad: _flash_back(grad, q, k, v, out, saved, seen, scale)
+
+    def back_cudnn(grad: Any) -> tuple[Any, Any, Any]:
+        sums, seed, offset = saved
+        length = q.shape[1]
+        found = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+            grad.transpose(1, 2),
+            q.transpose(1, 2),
+            k.transpose(1, 2),
+            v.transpose(1, 2),
+            out.transpose(1, 2),
+            sums,
+            seed,
+            offset,
+            None,
+            None,
+            None,
+            length,
+            length,
+            0.0,
+            True,
+            scale=scale,
+        )
+        first, second, third = (each.transpose(1, 2) for each in found)
+        return first, second, third
+
+    return out, back_cudnn
+
+
+def _any(q: Any, k: Any, v: Any, seen: Seen, scale: float) -> Any:
+    """PyTorch's own choice of kernel."""
+    import torch
+
+    mask = seen.mask
+    if mask is None and seen.starts is not None:
+        mask = _apart(seen.starts, q.shape[0], q.shape[1])
+    found = torch.nn.functional.scaled_dot_product_attention(
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=scale,
+        enable_gqa=q.shape[2] != k.shape[2],
+    )
+    return found.transpose(1, 2)
+
+
+def _apart(starts: Any, rows: int, tokens: int) -> Any:
+    """Return the mask (rows, 1, tokens, tokens) of packed texts that begin at `starts`."""
+    import torch
+
+    marks = torch.zeros(rows * tokens + 1, dtype=torch.long, device=starts.device)
+    marks[starts.long()] = 1
+    number = marks[:-1].cumsum(0).view(rows, tokens)
+    same = number[:, :, None] == number[:, None, :]
+    return (same & torch.ones(tokens, tokens, dtype=torch.bool, device=starts.device).tril())[:, None]
+
+
+def _flash(q: Any, k: Any, v: Any, seen: Seen, scale: float) -> tuple[Any, Any]:
+    import torch
+
+    shape = q.shape
+    starts, longest = seen.starts, seen.longest or shape[1]
+    if starts is not None:
+        q, k, v = (each.reshape(-1, *each.shape[2:]) for each in (q, k, v))
+    found = torch.ops.aten._flash_attention_forward(
+        q, k, v, starts, starts, longest, longest, 0.0, True, False, scale=scale
+    )
+    return found[0].view(shape), found[1:4]
+
+
+def _flash_back(
+    grad: Any, q: Any, k: Any, v: Any, out: Any, saved: Any, seen: Seen, scale: float
+) -> tuple[Any, Any, Any]:
+    import torch
+
+    starts, longest = seen.starts, seen.longest or q.shape[1]
+    shapes = [each.shape for each in (q, k, v)]
+    parts = [grad, q, k, v, out]
+    if starts is not None:
+        parts = [each.reshape(-1, *each.shape[2:]) for each in parts]
+    sums, state, unused = saved
+    found = torch.ops.aten._flash_attention_backward(
+        *parts, sums, starts, starts, longest, longest, 0.0, True, state, unused, scale=scale
+    )
+    first, second, third = (each.view(shape) for each, shape in zip(found, shapes, strict=True))
+    return first, second, third
+
+
+def choose(device: Any, dtype: Any, heads: int, groups: int, width: int) -> Kernel:
+    """Return the fastest kernel that is right on this device, proven on a few numbers."""
+    import torch
+
+    if device.type != "cuda" or torch.version.hip or not torch.backends.cuda.flash_sdp_enabled():
+        return "any"
+    made = torch.Generator(device=device).manual_seed(1)
+    q, k, v, grad = (
+        torch.randn(2, 256, count, width, device=device, dtype=dtype, generator=made)
+        for count in (heads, groups, groups, heads)
+    )
+    scale = width**-0.5
+    right, back = again(q, k, v, Seen(), scale, "any")
+    wanted = [right, *back(grad)]
+    for name in ("cudnn", "flash"):
+        try:
+            kept = ahead(q, k, v, Seen(), scale, name)
+            out, back = again(q, k, v, Seen(), scale, name, kept)
+            found = [out, *back(grad)]
+        except (RuntimeError, TypeError):
+            continue
+        if all(bool((a - b).abs().max() <= 0.02 * b.abs().max()) for a, b in zip(found, wanted, strict=True)):
+            return name
+    return "any"

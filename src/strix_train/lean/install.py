@@ -1,0 +1,158 @@
+"""Lets a model's decoder layers compute leanly while it learns; in any other use it stays what it was."""
+
+from __future__ import annotations
+
+import functools
+from itertools import pairwise
+from typing import Any
+
+from strix_train.lean import attend, layer, parts, steps
+from strix_train.lean.attend import Seen
+from strix_train.lean.layer import Pass
+from strix_train.lean.stash import Stash
+
+
+def install(model: Any, *, offload: bool) -> bool:
+    """Make a causal language model with a low-rank adapter lean. Returns False, and changes nothing, where it cannot.
+
+    `offload`: let what layers keep wait in host memory, where that is another memory than the GPU's.
+    """
+    inner = model.get_base_model() if hasattr(model, "peft_config") else model
+    text = getattr(inner, "model", None)
+    found = [parts.of_layer(each) for each in getattr(text, "layers", ())]
+    made = [each for each in found if each is not None]
+    if not made or len(made) < len(found) or not any(each.learns() for each in made):
+        return False
+    Lean(text, made, offload=offload)
+    return True
+
+
+class Lean:
+    """A text model (embedding, layers, norm) whose layers are lean while it learns."""
+
+    def __init__(self, text: Any, made: list[parts.Parts], *, offload: bool) -> None:
+        self.text, first = text, made[0]
+        weight = first.first_norm
+        self.kernel = attend.choose(weight.device, weight.dtype, first.heads, first.groups, first.width)
+        self.steps, self.stash = steps.of(weight.device), Stash(offload)
+        self.adapted = next(
+            module for module in text.modules() if hasattr(module, "lora_A") and hasattr(module, "disable_adapters")
+        )
+        # what is known before the first layer of a pass that is lean, and what its layers then share
+        self.seen: list[Seen] | None = None
+        self.step = 1
+        self.shared: Pass | None = None
+        self.plain = text.forward
+
+        @functools.wraps(self.plain)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return self.forward(*args, **kwargs)
+
+        text.forward = forward
+        for number, own in enumerate(made):
+            own.owner.forward = self._layer(own, last=number == len(made) - 1)
+        if type(text.norm).__name__.endswith("RMSNorm") and not text.norm.weight.requires_grad:
+            self._norm(text.norm)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the hidden states: leanly where the model learns from them, else as the model would."""
+        import torch
+
+        ids = args[0] if args else kwargs.get("input_ids")
+        what = ids if ids is not None else kwargs.get("inputs_embeds")
+        learning = self.text.training and torch.is_grad_enabled() and not self.adapted.disable_adapters
+        if what is None or len(args) > 1 or not learning or kwargs.get("use_cache") or kwargs.get("past_key_values"):
+            return self.plain(*args, **kwargs)
+        rows, tokens = what.shape[:2]
+        self.step = layer.rows_at_a_time(tokens)
+        self.seen = seen(kwargs.get("attention_mask"), kwargs.get("position_ids"), rows, tokens, self.step)
+        # four dimensions: a mask that is ready, so that none is made
+        kwargs["attention_mask"] = torch.empty(1, 1, 1, 1, dtype=torch.bool, device=what.device)
+        try:
+            return self.plain(*args, **kwargs)
+        finally:
+            self.seen = self.shared = None
+
+    def _layer(self, own: parts.Parts, *, last: bool) -> Any:
+        """Return the forward of one layer."""
+        plain, learns = own.owner.forward, own.learns()
+
+        @functools.wraps(plain)
+        def forward(hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.seen is None:
+                return plain(hidden_states, *args, **kwargs)
+            if self.shared is None:
+                cos, sin = kwargs["position_embeddings"]
+                self.shared = Pass(cos, sin, self.seen, self.step, self.steps, self.stash, self.kernel)
+            return layer.function().apply(own, self.shared, hidden_states, last, *learns)
+
+        return forward
+
+    def _norm(self, module: Any) -> None:
+        """Let a norm keep its input only, in the input's own type."""
+        plain = module.forward
+
+        @functools.wraps(plain)
+        def forward(hidden_states: Any) -> Any:
+            if self.seen is None:
+                return plain(hidden_states)
+            return _normed().apply(hidden_states, module.weight, module.variance_epsilon, self.steps)
+
+        module.forward = forward
+
+
+def seen(mask: Any, positions: Any, rows: int, tokens: int, step: int) -> list[Seen]:
+    """Return what tokens see, for each slice of `step` rows; one entry where all slices are the same.
+
+    `mask`: None, (rows, tokens) with 0 where rows are filled up, or (rows, 1, tokens, tokens). `positions`: None, or
+    (rows, tokens), where each text of packed rows begins with 0. Rows that are filled up on the right need no mask:
+    nothing that counts stands behind what fills them.
+    """
+    import torch
+
+    if mask is not None and mask.dim() == 4:
+        return [Seen(mask=mask[at : at + step].expand(-1, 1, -1, -1)) for at in range(0, rows, step)]
+    if mask is not None and tokens > 1 and not bool((mask[:, 1:] <= mask[:, :-1]).all()):
+        real = mask.bool()  # what fills the rows stands before something that counts
+        causal = torch.ones(tokens, tokens, dtype=torch.bool, device=mask.device).tril()
+        # a token that fills a row sees itself, so that its numbers stay finite
+        own = torch.eye(tokens, dtype=torch.bool, device=mask.device)
+        whole = (causal & real[:, None, :] | own)[:, None]
+        return [Seen(mask=whole[at : at + step]) for at in range(0, rows, step)]
+    if positions is None or mask is not None:
+        return [Seen()]
+    begins = positions.expand(rows, -1) == 0
+    begins[:, 0] = True
+    places = begins.reshape(-1).nonzero()[:, 0].tolist()
+    if len(places) == rows:
+        return [Seen()]
+    found = []
+    for at in range(0, rows, step):
+        first, end = at * tokens, min(rows, at + step) * tokens
+        starts = [*(place - first for place in places if first <= place < end), end - first]
+        longest = max(b - a for a, b in pairwise(starts))
+        found.append(Seen(starts=torch.tensor(starts, dtype=torch.int32, device=positions.device), longest=longest))
+    return found
+
+
+@functools.cache
+def _normed() -> Any:
+    """Return the autograd function of a norm whose weight is frozen, made once torch is wanted."""
+    import torch
+
+    class Normed(torch.autograd.Function):  # type: ignore[misc]
+        """(input, weight, eps, steps) -> normed."""
+
+        @staticmethod
+        def forward(ctx: Any, x: Any, weight: Any, eps: float, small: Any) -> Any:
+            ctx.save_for_backward(x, weight)
+            ctx.eps, ctx.steps = eps, small
+            return small.norm(x.reshape(-1, x.shape[-1]), weight, eps).view(x.shape)
+
+        @staticmethod
+        def backward(ctx: Any, *outer: Any) -> Any:
+            x, weight = ctx.saved_tensors
+            grad = outer[0].reshape(-1, x.shape[-1]).clone()
+            return ctx.steps.norm_back(grad, x.reshape(-1, x.shape[-1]), weight, ctx.eps).view(x.shape), *[None] * 3
+
+    return Normed

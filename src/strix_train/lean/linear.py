@@ -1,0 +1,111 @@
+"""Frozen linear layers that share an input, with their low-rank adapters: forward, and their gradients by hand.
+
+The low-rank part of a result is written first, and the large product added to it where it is made: one pass over the
+result less than the other way round. All tensors are (tokens, width).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from strix_train.lean.parts import Projection
+
+
+class Gradients:
+    """The gradients of adapters' weights, summed in 32 bits over slices; by weight."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, Any] = {}
+
+    def add(self, weight: Any, found: Any) -> None:
+        """Add what one slice gives."""
+        before = self._sums.get(id(weight))
+        if before is None:
+            self._sums[id(weight)] = found.float()
+        else:
+            before.add_(found)
+
+    def of(self, weight: Any) -> Any:
+        """Return a weight's gradient, in its own type."""
+        found = self._sums.pop(id(weight), None)
+        return None if found is None else found.to(weight.dtype)
+
+
+class Shared:
+    """Linear layers of one input, with the adapters' weights as they are multiplied with."""
+
+    def __init__(self, projections: Sequence[Projection], dtype: Any) -> None:
+        import torch
+
+        self.projections, self.dtype = projections, dtype
+        adapted = [each for each in projections if each.down is not None]
+        self.places: dict[int, slice] = {}
+        at = 0
+        for each in adapted:
+            self.places[id(each)] = slice(at, at + each.down.shape[0])
+            at += each.down.shape[0]
+        self.rank = at
+        if not adapted:
+            return
+        device = adapted[0].down.device
+        self.downs = torch.empty(at, adapted[0].down.shape[1], dtype=dtype, device=device)
+        self.ups = {id(each): torch.empty(each.up.shape, dtype=dtype, device=device) for each in adapted}
+        made = [self.downs[self.places[id(each)]] for each in adapted] + [self.ups[id(each)] for each in adapted]
+        torch._foreach_copy_(made, [each.down for each in adapted] + [each.up for each in adapted])
+
+    def low(self, x: Any) -> Any:
+        """Return what all adapters make of an input, (tokens, ranks), or None where there is none."""
+        return x @ self.downs.T if self.rank else None
+
+    def ahead(self, x: Any, low: Any, each: Projection) -> Any:
+        """Return one layer's result."""
+        import torch
+
+        weight = each.dense(self.dtype)
+        place = self.places.get(id(each))
+        if place is None:
+            out = x @ weight.T
+        else:
+            out = torch.empty(len(x), weight.shape[0], dtype=self.dtype, device=x.device)
+            torch.addmm(out, low[:, place], self.ups[id(each)].T, beta=0, alpha=each.scale, out=out)
+            out.addmm_(x, weight.T)
+        return out if each.bias is None else out.add_(each.bias)
+
+    def back(
+        self, x: Any, low: Any, grads: Sequence[Any], sums: Gradients, *, wanted: bool = True, out: Any = None
+    ) -> Any:
+        """Return the gradient of the input, of those of all results; add those of the adapters to `sums`.
+
+        `out`: where it is written. Not `wanted`: None is returned, and it is not computed.
+        """
+        import torch
+
+        inner = torch.empty(len(x), self.rank, dtype=self.dtype, device=x.device) if self.rank else None
+        for each, grad in zip(self.projections, grads, strict=True):
+            place = self.places.get(id(each))
+            if place is not None and inner is not None:
+                part = inner[:, place]
+                torch.addmm(part, grad, self.ups[id(each)], beta=0, alpha=each.scale, out=part)
+                sums.add(each.up, (grad.T @ low[:, place]).mul_(each.scale))
+        if inner is not None:
+            downs = inner.T @ x
+            for each in self.projections:
+                place = self.places.get(id(each))
+                if place is not None:
+                    sums.add(each.down, downs[place])
+        if not wanted:
+            return None
+        if out is None:
+            out = torch.empty(len(x), x.shape[1], dtype=self.dtype, device=x.device)
+        started = inner is not None
+        if inner is not None:
+            torch.mm(inner, self.downs, out=out)
+        for each, grad in zip(self.projections, grads, strict=True):
+            weight = each.dense(self.dtype)
+            if started:
+                out.addmm_(grad, weight)
+            else:
+                torch.mm(grad, weight, out=out)
+                started = True
+        return out

@@ -1,0 +1,158 @@
+"""What a decoder layer is made of, found in the model: frozen weights, low-rank adapters, norms, heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+# Decoder layers whose computation is the one of `layer`, by their module in transformers.
+LAYERS = {
+    "transformers.models.llama.modeling_llama": "LlamaDecoderLayer",
+    "transformers.models.mistral.modeling_mistral": "MistralDecoderLayer",
+    "transformers.models.qwen2.modeling_qwen2": "Qwen2DecoderLayer",
+    "transformers.models.qwen3.modeling_qwen3": "Qwen3DecoderLayer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A frozen linear layer (outputs, inputs) with its adapter: `down` (rank, inputs), `up` (outputs, rank) or None.
+
+    `scale`: of the adapter's part. `weight` is a tensor, or bitsandbytes' 4 bits.
+    """
+
+    weight: Any
+    bias: Any
+    down: Any = None
+    up: Any = None
+    scale: float = 1.0
+
+    def dense(self, dtype: Any) -> Any:
+        """Return the weight (outputs, inputs) as it is multiplied with."""
+        state = getattr(self.weight, "quant_state", None)
+        if state is None:
+            return self.weight if self.weight.dtype == dtype else self.weight.to(dtype)
+        from bitsandbytes.functional import dequantize_4bit
+
+        return dequantize_4bit(self.weight.data, state).to(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """One decoder layer. `heads` of queries, `groups` of keys and values, `width` of each in numbers.
+
+    `head_norms`: the weights of the norms of queries and keys, or None. `owner`: the module itself.
+    """
+
+    owner: Any
+    queries: Projection
+    keys: Projection
+    values: Projection
+    output: Projection
+    gate: Projection
+    up: Projection
+    down: Projection
+    first_norm: Any
+    second_norm: Any
+    head_norms: tuple[Any, Any] | None
+    eps: float
+    heads: int
+    groups: int
+    width: int
+    scale: float
+
+    def projections(self) -> Iterator[Projection]:
+        """Yield the linear layers, in the order of their gradients."""
+        yield from (self.queries, self.keys, self.values, self.output, self.gate, self.up, self.down)
+
+    def learns(self) -> list[Any]:
+        """Return the adapters' weights, in the order of their gradients."""
+        found = []
+        for each in self.projections():
+            if each.down is not None:
+                found += [each.down, each.up]
+        return found
+
+
+def of_layer(layer: Any) -> Parts | None:
+    """Return the parts of a decoder layer, or None where anything about it is not as usual."""
+    kind = type(layer)
+    if LAYERS.get(kind.__module__) != kind.__name__:
+        return None
+    attention, mlp = layer.self_attn, layer.mlp
+    if attention.attention_dropout or _window(attention):
+        return None
+    if type(mlp.act_fn).__name__ not in ("SiLU", "SiLUActivation"):
+        return None
+    found = {
+        name: _projection(module)
+        for name, module in (
+            ("queries", attention.q_proj),
+            ("keys", attention.k_proj),
+            ("values", attention.v_proj),
+            ("output", attention.o_proj),
+            ("gate", mlp.gate_proj),
+            ("up", mlp.up_proj),
+            ("down", mlp.down_proj),
+        )
+    }
+    norms = [layer.input_layernorm, layer.post_attention_layernorm]
+    heads = [attention.q_norm, attention.k_norm] if hasattr(attention, "q_norm") else []
+    if any(part is None for part in found.values()) or any(not _plain_norm(norm) for norm in norms + heads):
+        return None
+    eps = {norm.variance_epsilon for norm in norms + heads}
+    if len(eps) != 1:
+        return None
+    config = attention.config
+    return Parts(
+        owner=layer,
+        **found,  # type: ignore[arg-type]
+        first_norm=norms[0].weight,
+        second_norm=norms[1].weight,
+        head_norms=(heads[0].weight, heads[1].weight) if heads else None,
+        eps=eps.pop(),
+        heads=config.num_attention_heads,
+        groups=config.num_key_value_heads,
+        width=attention.head_dim,
+        scale=attention.scaling,
+    )
+
+
+def _window(attention: Any) -> int | None:
+    """Return how many tokens attention sees where that is not all; some families say it in their configuration only."""
+    if hasattr(attention, "sliding_window"):
+        return attention.sliding_window  # type: ignore[no-any-return]
+    return getattr(attention.config, "sliding_window", None)
+
+
+def _plain_norm(norm: Any) -> bool:
+    return type(norm).__name__.endswith("RMSNorm") and not norm.weight.requires_grad
+
+
+def _projection(module: Any) -> Projection | None:
+    """Return a linear layer that `layer` can compute, or None: another adapter, dropout, a weight that learns."""
+    import torch
+
+    base = getattr(module, "base_layer", module)
+    if type(base) is not torch.nn.Linear and type(base).__name__ != "Linear4bit":
+        return None
+    weight, bias = base.weight, base.bias
+    if weight.requires_grad or (bias is not None and bias.requires_grad) or hasattr(weight, "ds_id"):
+        return None
+    if type(weight).__name__ not in ("Parameter", "Params4bit"):
+        return None
+    if base is module:
+        return Projection(weight, bias)
+    names = list(module.active_adapters)
+    if len(names) != 1 or module.merged_adapters or names[0] not in module.lora_A:
+        return None
+    name = names[0]
+    down, up = module.lora_A[name], module.lora_B[name]
+    usual = type(down) is torch.nn.Linear and type(up) is torch.nn.Linear and up.bias is None
+    variants = getattr(module, "lora_variant", None) or {}
+    if not usual or name in variants or type(module.lora_dropout[name]) is not torch.nn.Identity:
+        return None
+    if getattr(module, "fan_in_fan_out", False):
+        return None
+    return Projection(weight, bias, down.weight, up.weight, float(module.scaling[name]))

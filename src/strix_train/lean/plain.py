@@ -1,0 +1,74 @@
+"""The small steps between the matrix products in plain PyTorch: what the kernels compute, where there is no Triton.
+
+`x` and the like are (tokens, width). Sums are taken in 32 bits, results have the type of what comes in.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def norm(x: Any, weight: Any, eps: float) -> Any:
+    """Return the RMS norm of each row, times `weight` (width)."""
+    wide = x.float()
+    return (wide * (wide.pow(2).mean(-1, keepdim=True) + eps).rsqrt()).mul_(weight.float()).to(x.dtype)
+
+
+def add_norm(x: Any, more: Any, weight: Any, eps: float) -> Any:
+    """Add `x` to `more` in place and return the norm of the sum."""
+    more.add_(x)
+    return norm(more, weight, eps)
+
+
+def norm_back(grad: Any, x: Any, weight: Any, eps: float, more: Any = None) -> Any:
+    """Turn the gradient of `norm`'s result into that of `x`, in place; `more` is added to it."""
+    wide = x.float()
+    scale = (wide.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
+    unit = wide * scale
+    weighed = grad.float() * weight.float()
+    found = scale * (weighed - unit * (weighed * unit).mean(-1, keepdim=True))
+    if more is not None:
+        found += more.float()
+    return grad.copy_(found)
+
+
+def rotate(x: Any, cos: Any, sin: Any, *, back: bool = False) -> None:
+    """Turn heads (tokens, heads, width) by their positions, in place; `back` turns them back.
+
+    `cos`, `sin`: (positions, width); token t stands at row t modulo positions. Both halves of a row are equal.
+    """
+    half = x.shape[-1] // 2
+    times = x.shape[0] // cos.shape[0]
+    turn, lift = (each[:, None, :half].float().repeat(times, 1, 1) for each in (cos, sin))
+    if back:
+        lift = -lift
+    first, second = x[..., :half].float(), x[..., half:].float()
+    made = (first * turn - second * lift, second * turn + first * lift)
+    x[..., :half], x[..., half:] = made
+
+
+def gate(x: Any, y: Any) -> Any:
+    """Return silu(x) * y, in the place of x."""
+    wide = x.float()
+    return x.copy_(wide * wide.sigmoid() * y.float())
+
+
+def gate_back(x: Any, y: Any, grad: Any) -> None:
+    """Of x, y and the gradient of silu(x) * y make, in place: the gradients of x and of y, and silu(x) * y."""
+    wide, other, outer = x.float(), y.float(), grad.float()
+    chance = wide.sigmoid()
+    bent = wide * chance
+    made = (outer * other * chance * (1 + wide * (1 - chance)), outer * bent, bent * other)
+    for place, value in zip((x, y, grad), made, strict=True):
+        place.copy_(value)
+
+
+def cross_entropy(logits: Any, targets: Any) -> Any:
+    """Return each row's cross entropy in 32 bits; `logits` (rows, vocabulary) become its gradient, in place."""
+    scores = logits.float()
+    norms = scores.logsumexp(-1, keepdim=True)
+    found = (norms - scores.gather(1, targets[:, None]))[:, 0]
+    grad = scores.sub_(norms).exp_()
+    grad.scatter_add_(1, targets[:, None], grad.new_full((len(targets), 1), -1.0))
+    logits.copy_(grad)
+    return found

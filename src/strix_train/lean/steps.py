@@ -1,0 +1,59 @@
+"""Which module computes the small steps on a device: kernels where Triton runs, else plain PyTorch."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+
+def of(device: Any) -> ModuleType:
+    """Return `kernels` or `plain`, for a torch device."""
+    from strix_train.lean import plain
+
+    return _proven() or plain if device.type == "cuda" else plain
+
+
+@functools.cache
+def _proven() -> ModuleType | None:
+    """Return the kernels where they compile and compute what `plain` computes, else None."""
+    if find_spec("triton") is None or not any(shutil.which(name) for name in ("cc", "gcc", "clang")):
+        return None
+    import torch
+
+    from strix_train.lean import plain
+
+    try:
+        kernels = import_module("strix_train.lean.kernels")
+        made = torch.Generator(device="cuda").manual_seed(1)
+
+        def some(*shape: int) -> Any:
+            return torch.randn(*shape, device="cuda", generator=made)
+
+        x, y, grad, weight = some(3, 80), some(3, 80), some(3, 80), some(80)
+        angle = some(3, 20)
+        cos, sin = angle.cos().repeat(1, 2), angle.sin().repeat(1, 2)
+        targets = torch.arange(3, device="cuda")
+        both = [results(module, x, y, grad, weight, cos, sin, targets) for module in (kernels, plain)]
+        if not all(torch.allclose(one, other, rtol=1e-4, atol=1e-4) for one, other in zip(*both, strict=True)):
+            return None
+    except Exception:  # noqa: BLE001 - a compiler that fails, in any way that it can
+        return None
+    return kernels
+
+
+def results(module: ModuleType, x: Any, y: Any, grad: Any, weight: Any, cos: Any, sin: Any, targets: Any) -> list[Any]:
+    """Return what every step of a module makes of a few rows; heads are as wide as `cos`."""
+    sums, gated, logits = y.clone(), x.clone(), x.clone()
+    first, second, third = x.clone(), y.clone(), grad.clone()
+    found = [module.norm(x, weight, 1e-5), module.add_norm(x, sums, weight, 1e-5), sums]
+    found += [module.norm_back(grad.clone(), x, weight, 1e-5, y), module.norm_back(grad.clone(), x, weight, 1e-5)]
+    for back in (False, True):
+        turned = x.clone().view(len(x), -1, cos.shape[1])
+        module.rotate(turned, cos, sin, back=back)
+        found.append(turned)
+    module.gate_back(first, second, third)
+    return [*found, module.gate(gated, y), first, second, third, module.cross_entropy(logits, targets), logits]

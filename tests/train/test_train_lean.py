@@ -1,0 +1,219 @@
+"""Lean layers: the loss and the gradients of the model as it is, in less memory, whatever rows look like."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+from live import Live
+
+from strix_train.lean import install, layer
+
+SHAPE = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 300,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "max_position_embeddings": 512,
+}
+ROWS, TOKENS = 5, 30
+
+
+def adapted(kind: str, *, targets: Any = "all-linear", dtype: str = "float32", **keys: Any) -> Any:
+    """Return a model of a family with an adapter that does something."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, **(SHAPE | keys))
+    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+    model.config.use_cache = False
+    found = get_peft_model(model, LoraConfig(r=4, lora_alpha=6, target_modules=targets, task_type="CAUSAL_LM"))
+    torch.manual_seed(1)
+    for name, weight in found.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.1)
+    return found.train()
+
+
+def batch(how: str) -> dict[str, Any]:
+    """Return rows that are full, filled up on the right or on the left, or packed."""
+    import torch
+
+    torch.manual_seed(2)
+    ids = torch.randint(3, 300, (ROWS, TOKENS))
+    labels = ids.clone()
+    found = {"input_ids": ids, "labels": labels}
+    if how in ("right", "left"):
+        mask = torch.ones_like(ids)
+        for row in range(1, ROWS):
+            empty = slice(TOKENS - 3 * row, None) if how == "right" else slice(0, 3 * row)
+            mask[row, empty] = 0
+            labels[row, empty] = -100
+            labels[row, 3 * row if how == "left" else 0] = -100  # nothing that is there foretells it
+        found["attention_mask"] = mask
+    if how == "packed":
+        positions = torch.cat([torch.arange(11), torch.arange(9), torch.arange(10)])[None].repeat(ROWS, 1)
+        positions[1] = torch.arange(TOKENS)
+        labels[positions == 0] = -100
+        found["position_ids"] = positions
+    return found
+
+
+def gradients(model: Any, rows: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+    model.zero_grad()
+    loss = model(**rows).loss
+    loss.backward()
+    return float(loss.detach()), {
+        name: each.grad.clone() for name, each in model.named_parameters() if each.requires_grad
+    }
+
+
+@pytest.fixture
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several slices of rows and of tokens, the last ones not full."""
+    monkeypatch.setattr(layer, "ROWS", 64)
+    monkeypatch.setattr(layer, "TOKENS", 24)
+
+
+def compare(model: Any, other: Any, rows: dict[str, Any], tolerance: float = 1e-4) -> None:
+    wanted, theirs = gradients(model, rows)
+    found, ours = gradients(other, rows)
+    assert found == pytest.approx(wanted, rel=tolerance)
+    assert ours.keys() == theirs.keys()
+    for name, grad in theirs.items():
+        assert float((ours[name] - grad).norm()) <= tolerance * float(grad.norm()), name
+
+
+@pytest.mark.parametrize("how", ["full", "right", "left", "packed"])
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        ("llama", {}),
+        ("llama", {"attention_bias": True, "mlp_bias": True}),
+        ("mistral", {"sliding_window": None}),
+        ("qwen2", {}),
+        ("qwen3", {}),
+    ],
+)
+def test_loss_and_gradients_are_those_of_the_model_as_it_is(
+    kind: str, keys: dict[str, Any], how: str, small_slices: None
+) -> None:
+    other = adapted(kind, **keys)
+    assert install.install(other, offload=False)
+    compare(adapted(kind, **keys), other, batch(how))
+
+
+@pytest.mark.parametrize("targets", [["q_proj", "down_proj"], ["up_proj"], ["k_proj", "o_proj", "gate_proj"]])
+def test_some_layers_may_have_no_adapter(targets: list[str], small_slices: None) -> None:
+    other = adapted("llama", targets=targets)
+    assert install.install(other, offload=False)
+    compare(adapted("llama", targets=targets), other, batch("right"))
+
+
+def test_gradients_add_up_over_passes_and_in_16_bits(small_slices: None) -> None:
+    import torch
+
+    model, other = adapted("llama", dtype="bfloat16"), adapted("llama", dtype="bfloat16")
+    assert install.install(other, offload=False)
+    sums = []
+    for each in (model, other):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            for how in ("full", "packed"):
+                each(**batch(how)).loss.backward()
+        sums.append({name: weight.grad for name, weight in each.named_parameters() if weight.requires_grad})
+    for name, grad in sums[0].items():
+        assert sums[1][name].dtype == torch.float32
+        assert float((sums[1][name] - grad).norm()) <= 0.03 * float(grad.norm()), name
+
+
+def test_without_learning_the_model_is_as_it_was() -> None:
+    import torch
+
+    model, other = adapted("llama"), adapted("llama")
+    assert install.install(other, offload=False)
+    rows = batch("right") | {"labels": None}
+    for each in (model, other):
+        each.eval()
+    with torch.no_grad():
+        assert torch.equal(model(**rows).logits, other(**rows).logits)
+    one = batch("full")["input_ids"][:1, :5]
+    wish = {"max_new_tokens": 6, "do_sample": False, "use_cache": True}
+    assert torch.equal(model.generate(input_ids=one, **wish), other.generate(input_ids=one, **wish))
+    other.train()
+    with other.disable_adapter(), torch.no_grad():
+        plain = other(**rows).logits
+    with model.disable_adapter(), torch.no_grad():
+        assert torch.equal(model.train()(**rows).logits, plain)
+
+
+def test_what_is_not_as_usual_is_left_alone() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    assert not install.install(adapted("gemma3_text"), offload=False)
+    assert not install.install(adapted("mistral", sliding_window=8), offload=False)
+    assert not install.install(adapted("llama", hidden_act="gelu"), offload=False)
+    base = adapted("llama").unload()
+    for more in ({"lora_dropout": 0.1}, {"use_dora": True}, {"modules_to_save": ["lm_head"]}):
+        other = get_peft_model(adapted("llama").unload(), LoraConfig(r=4, target_modules="all-linear", **more))
+        assert install.install(other, offload=False) == ("modules_to_save" in more), more
+    assert not install.install(base, offload=False)
+
+
+def test_the_workspace_does_not_grow_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(layer, "ROWS", 128)
+    monkeypatch.setattr(layer, "TOKENS", 64)
+    keys = {"intermediate_size": 512}
+
+    def peak(rows: int, *, lean: bool) -> int:
+        model = adapted("llama", **keys)
+        if lean:
+            assert install.install(model, offload=False)
+        else:
+            model.enable_input_require_grads()
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        ids = torch.ones(rows, 64, dtype=torch.long)
+        with Live([*model.parameters(), *model.buffers()]) as live:
+            model.get_base_model().model(input_ids=ids)[0].sum().backward()
+        return live.peak
+
+    hidden = 64 * 64 * 4  # bytes of one row's hidden states
+    lean, usual = (peak(16, lean=lean) - peak(4, lean=lean) for lean in (True, False))
+    # three layers' inputs, the gradient on its way, and the norm's
+    assert lean <= 12 * hidden * 9
+    assert usual >= 2.5 * lean
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+def test_kernels_compute_what_plain_pytorch_computes() -> None:
+    code = """
+import torch
+from strix_train.lean import kernels, plain, steps
+torch.manual_seed(0)
+for dtype, most in ((torch.float32, 1e-5), (torch.bfloat16, 0.04)):
+    for width, positions in ((80, 6), (96, 3)):
+        x, y, grad = (torch.randn(6, width).to(dtype) for _ in range(3))
+        weight, angle = torch.randn(width), torch.randn(positions, 8)
+        cos, sin = (each.repeat(1, 2).to(dtype) for each in (angle.cos(), angle.sin()))
+        targets = torch.randint(0, width, (6,))
+        both = [steps.results(module, x, y, grad, weight, cos, sin, targets) for module in (kernels, plain)]
+        for one, other in zip(*both, strict=True):
+            assert float((one.float() - other.float()).abs().max()) <= most, (dtype, width)
+print("same")
+"""
+    env = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout.strip() == "same", done.stderr
