@@ -129,7 +129,7 @@ def test_bytes_are_those_of_a_ring() -> None:
     found = sharing.traffic(wish, "fsdp", 2)
     # half of the weights in 16 bits, and of what is outside of layers only once
     outer = 2 * EIGHT.head * 2
-    assert found.forward == pytest.approx((EIGHT.weights + wish.trainable) * 2 / 2, rel=1e-4)
+    assert found.forward == pytest.approx((EIGHT.weights * 2 + wish.trainable * 4) / 2, rel=1e-4)
     assert found.backward == pytest.approx(found.forward - outer / 2 + learns / 2, rel=1e-4)
     assert sharing.traffic(wish, "none", 1).step(4) == 0
 

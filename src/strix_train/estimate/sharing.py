@@ -19,6 +19,8 @@ Sharing = Literal["none", "ddp", "fsdp", "kept", "quiet", "zero2", "zero3"]
 FSDP: tuple[Sharing, ...] = ("fsdp", "kept", "quiet")
 # What DDP sends at once (torch: bucket_cap_mb=25), and DeepSpeed (reduce_bucket_size and stage3_max_live_parameters).
 DDP_BUCKET = 25 * 2**20
+# Bytes of a gradient that FSDP sends, and sums up before it sends it: gradients are averaged in 32 bits.
+_SUM = 4
 _ZERO_BUCKET, _ZERO_LIVE = 500_000_000, 1_000_000_000
 
 
@@ -49,14 +51,16 @@ def parts(wish: Wish, sharing: Sharing, ranks: int) -> Parts:
         found = memory.parts(wish)
         # gradients lie in buckets, beside where autograd puts them
         return replace(found, workspace=found.workspace + learns)
-    # quiet: gradients are whole until they are averaged
-    found = memory.parts(wish, ranks=1 if sharing == "quiet" else ranks)
+    found = memory.parts(wish, ranks=ranks)
+    if sharing == "quiet":
+        # gradients are whole until they are averaged
+        found = replace(found, gradients=max(memory.parts(wish).gradients * _SUM // wish.learning, learns))
     optimizer = ceil(found.optimizer / ranks)
     layer, outer = max(gathered(wish, block) for block in wish.shape.blocks), _outer(wish)
     if sharing in FSDP:
         # the layer that computes, the next one that is being gathered, and what is outside of layers all along;
         # the gradients of one layer before they are shared, and the copy that is sent
-        own = 2 * wish.learning * max(_learning(wish, block) for block in wish.shape.blocks)
+        own = 2 * _SUM * max(_learning(wish, block) for block in wish.shape.blocks)
         work = own + (2 * layer + outer if sharing == "fsdp" else _gathered(wish))
         return replace(
             found, weights=ceil(found.weights / ranks), optimizer=optimizer, workspace=int(found.workspace + work)
@@ -89,7 +93,7 @@ def traffic(wish: Wish, sharing: Sharing, ranks: int) -> Traffic:
         buckets = ceil(learns / _ZERO_BUCKET)
         sent = share * learns * wish.width
         return Traffic(backward=sent, once=sent, messages=(0, buckets, buckets))
-    gradients: float = learns * (wish.width if wish.adapter == "full" else wish.learning)
+    gradients = learns * _SUM
     if not wish.gpu:
         gradients *= 2  # gloo has no reduce-scatter: it averages all on every rank
     weights, count = _gathered(wish), wish.shape.layers + 1
@@ -106,10 +110,20 @@ def traffic(wish: Wish, sharing: Sharing, ranks: int) -> Traffic:
 
 
 def gathered(wish: Wish, block: Block) -> float:
-    """Return the bytes of one layer as it is gathered: frozen weights as they are stored, others as they compute."""
+    """Return the bytes of one layer as it is gathered: frozen weights and adapters as they are stored.
+
+    What learns whole is gathered as it computes; on a CPU, where nothing is narrowed on the way, as it is stored.
+    """
     linear = block.linear_weights + (block.experts if wish.shape.experts_quantized else 0)
     rest = block.experts + block.linear_weights - linear + block.other
-    return linear * memory.stored(wish) + (rest + _adapter(wish, block)) * wish.width
+    if wish.adapter == "full":
+        return (linear + rest) * _width(wish)
+    return linear * memory.stored(wish) + rest * wish.width + _adapter(wish, block) * wish.learning
+
+
+def _width(wish: Wish) -> int:
+    """Return the bytes of a weight that learns whole, as it is gathered."""
+    return min(wish.width, wish.learning) if wish.gpu else wish.learning
 
 
 def _gathered(wish: Wish) -> float:
@@ -120,7 +134,10 @@ def _gathered(wish: Wish) -> float:
 def _outer(wish: Wish) -> float:
     """Return the bytes of what is outside of layers: embeddings, the output layer, the parts for pictures."""
     shape = wish.shape
-    return (shape.lookup + (0 if shape.tied else shape.head)) * wish.width + shape.pictures * memory.stored(wish)
+    words = shape.lookup + (0 if shape.tied else shape.head)
+    if wish.adapter == "full":
+        return (words + shape.pictures) * _width(wish)
+    return words * wish.width + shape.pictures * memory.stored(wish)
 
 
 def _adapter(wish: Wish, block: Block) -> int:
