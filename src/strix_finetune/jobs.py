@@ -69,12 +69,14 @@ def work(words: Sequence[str], project: Path, recipes: Path, models: Path) -> Wo
 
 def network(target: str, *, gpu: bool, rdma: bool) -> Mapping[str, str]:
     """What RCCL is told of the network between nodes, for whoever has not said it himself."""
+    from strix_finetune.cluster.environment import UNIFIED
+
     if not gpu:
         return {}
     # one adapter is for whoever starts it to name: several by a prefix end in an error
     told = {"NCCL_IB_TIMEOUT": "23", "NCCL_IB_RETRY_CNT": "7"} if rdma else {"NCCL_IB_DISABLE": "1"}
     # its GPU's memory is the host's: there is nothing that an adapter could reach past the processor
-    return told | ({"NCCL_NET_GDR_LEVEL": "0"} if target == "gfx1151" else {})
+    return told | ({"NCCL_NET_GDR_LEVEL": "0"} if target in UNIFIED else {})
 
 
 def variables(words: Sequence[str]) -> dict[str, str]:

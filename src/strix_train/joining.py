@@ -105,7 +105,9 @@ def chosen(env: Mapping[str, str], place: Place) -> dict[str, str]:
     missing = [name for name in _INTERFACES if not env.get(name)]
     if place.nodes == 1 or not missing:
         return {}
-    return dict.fromkeys(missing, interface_of(own_address(place.address)))
+    found = interface_of(own_address(place.address))
+    # to RCCL a name is a beginning of names, unless it says so
+    return {name: f"={found}" if name.startswith("NCCL") else found for name in missing}
 
 
 def direct(place: Place) -> dict[str, str]:

@@ -49,13 +49,13 @@ def test_one_process_is_told_what_torchrun_would_tell(attended: list[str]) -> No
     told = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     assert {name: env[name] for name in told} == told
     assert env["MASTER_PORT"] == "29400"
-    assert {env[name] for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")} == {"lo"}
+    assert (env["GLOO_SOCKET_IFNAME"], env["NCCL_SOCKET_IFNAME"], env["TP_SOCKET_IFNAME"]) == ("lo", "=lo", "lo")
 
 
 def test_an_interface_that_somebody_named_stays() -> None:
     env = {"GLOO_SOCKET_IFNAME": "fast0"}
     assert joining.chosen(env, Place(1, 2, 1, "127.0.0.1", 1)) == {
-        "NCCL_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "=lo",
         "TP_SOCKET_IFNAME": "lo",
     }
     assert joining.chosen({}, Place(0, 1, 1, "127.0.0.1", 1)) == {}
