@@ -64,6 +64,11 @@ class Reached:
             return Ran(127, "", f"{command[0]}: {error.strerror}")
         return Ran(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
 
+    def lost(self) -> str:
+        """Why its engine does not answer any more, as part of a sentence."""
+        way = self._link.lost() if self._link is not None else ""
+        return way or f"its engine at {self.engine.info.url} does not answer any more"
+
     def popen(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a program on that machine; its input, output and errors are pipes, and the caller waits for its end."""
         if self._link is not None:

@@ -162,6 +162,14 @@ class SshLink:
             start_new_session=True,
         )
 
+    def lost(self) -> str:
+        """Why the connection is gone, as part of a sentence; empty while it stands."""
+        with suppress(subprocess.TimeoutExpired):
+            self._master.wait(_PATIENCE)
+        if self._master.poll() is None:
+            return ""
+        return self._gone().problems[0].message.removeprefix(f"node {self._node.name}: ")
+
     def refusals(self) -> list[str]:
         """What ssh printed about channels that could not be opened."""
         return re.findall(r"open failed: (.*)", self._log.read_text("utf-8", "replace"))

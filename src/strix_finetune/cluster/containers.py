@@ -1,0 +1,141 @@
+"""The container of one node: made, attached to, started, followed to its end, and removed, whatever happens.
+
+Its input stays open as long as we are there: `strix_train.joining` ends the training in order when it closes.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any
+
+from strix_finetune.caches import TOKEN
+from strix_finetune.cluster.agents import LABEL, limits
+from strix_finetune.cluster.reach import Reached
+from strix_finetune.engine.base import RunRequest
+from strix_finetune.engine.drivers import driver_labels
+from strix_finetune.errors import EngineError, StrixError
+
+if TYPE_CHECKING:
+    from strix_finetune.engine.client import SdkEngine
+
+
+class Container:
+    """A container on a node. `on_output` gets what it prints, `on_end` its exit code and whether memory ran out, or
+    why nobody knows; both are called in threads of their own."""
+
+    def __init__(
+        self,
+        reached: Reached,
+        request: RunRequest,
+        *,
+        token: str,
+        on_output: Callable[[bytes], None],
+        on_end: Callable[[int | None, bool, str], None],
+    ) -> None:
+        self.reached = reached
+        self.name = f"strix-finetune-cluster-{uuid.uuid4().hex}"
+        self._request = request
+        self._token = token
+        self._on_output = on_output
+        self._on_end = on_end
+        self._open = ExitStack()
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def _engine(self) -> SdkEngine:
+        return self.reached.engine  # type: ignore[return-value]  # the one implementation that is connected
+
+    def create(self) -> None:
+        """Make it and attach to it, so that nothing it says is missed. Raises EngineError."""
+        from strix_finetune.engine import tty, wire
+        from strix_finetune.engine.failures import engine_errors
+        from strix_finetune.engine.specs import docker_spec, podman_spec
+
+        api, info, request = self._engine.api, self._engine.info, self._request
+        labels = {LABEL: "train", **driver_labels()}
+        doing = f"start the training on node {self.reached.node.name}"
+        with engine_errors(doing, info.url):
+            if info.kind == "podman":
+                spec = podman_spec(request, info, labels, init=True, terminal=False)
+                # the limits that are there are that machine's, not ours
+                spec["r_limits"] = limits(self.reached) if request.memlock is not None else []
+                wire.call(api, "POST", "/libpod/containers/create", doing, body={"name": self.name, **spec})
+            else:
+                spec = docker_spec(request, info, labels, init=True, terminal=False)
+                api.create_container_from_config(spec, self.name)  # type: ignore[no-untyped-call]
+            if self._token:
+                over = self.reached.over
+                owner = (over.uid, over.gid) if over and not info.rootless else (0, 0)
+                api.put_archive(self.name, "/", _secret(self._token, *owner))
+            attach = {"stdout": 1, "stderr": 1, "stream": 1, "stdin": 1}
+            self._link = self._open.enter_context(tty.attached(api, self.name, attach))
+
+    def start(self) -> None:
+        """Start it; from now on it is followed. Raises EngineError."""
+        from strix_finetune.engine.failures import engine_errors
+
+        with engine_errors(f"start the training on node {self.reached.node.name}", self._engine.info.url):
+            self._engine.api.start(self.name)
+        for work in (self._read, self._wait):
+            thread = threading.Thread(target=work, daemon=True, name=f"{work.__name__} {self.reached.node.name}")
+            thread.start()
+            self._threads.append(thread)
+
+    def signal(self, name: str) -> None:
+        """Have its training get a signal; one that has ended, or whose node is lost, gets none."""
+        from docker.errors import APIError
+        from requests import RequestException
+
+        with suppress(APIError, RequestException, StrixError, OSError):
+            self._engine.api.kill(self.name, name)
+
+    def remove(self) -> None:
+        """Remove it, running or not, as far as its node can be reached."""
+        from docker.errors import APIError
+        from requests import RequestException
+
+        from strix_finetune.engine import running
+
+        with suppress(APIError, RequestException, StrixError, OSError):
+            running.remove(self._engine.api, self.name, self._engine.info)
+        with suppress(Exception):
+            self._open.close()
+
+    def _read(self) -> None:
+        from strix_finetune.engine.running import FrameReader
+
+        with suppress(OSError, ValueError):
+            self._link.drain(FrameReader(self._on_output).feed, None)
+
+    def _wait(self) -> None:
+        """The engine answers when it has ended: nobody asks again and again."""
+        from docker.errors import APIError
+        from requests import RequestException
+
+        api: Any = self._engine.api
+        try:
+            code = int(api.wait(self.name, timeout=None)["StatusCode"])
+            state = api.inspect_container(self.name)["State"]
+        except (APIError, RequestException, EngineError, OSError, ValueError, KeyError):
+            self._on_end(None, False, self.reached.lost())
+            return
+        # what it printed last is on its way
+        self._threads[0].join(5)
+        self._on_end(code, bool(state.get("OOMKilled")), "")
+
+
+def _secret(token: str, uid: int, gid: int) -> bytes:
+    """An archive with the hub's token where the image looks for it, for the user of the container alone."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        info = tarfile.TarInfo(TOKEN.lstrip("/"))
+        info.size, info.mode, info.mtime = len(token.encode()), 0o400, int(time.time())
+        info.uid, info.gid = uid, gid
+        tar.addfile(info, io.BytesIO(token.encode()))
+    return buffer.getvalue()
