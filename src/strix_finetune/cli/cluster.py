@@ -7,7 +7,9 @@ import importlib
 import click
 
 # command → module:attribute
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "check": ("strix_finetune.cli.clustercheck:check", "Say before the start what would fail, and the cure."),
+}
 
 
 class ClusterGroup(click.Group):

@@ -52,7 +52,8 @@ class Agent:
         self.reached = reached
         self._link = link
         self._numbers = itertools.count(1)
-        self._asked: dict[int, Future[Any]] = {0: Future()}
+        self._ready: Future[Any] = Future()
+        self._asked: dict[int, Future[Any]] = {0: self._ready}
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._line = b""
@@ -93,7 +94,7 @@ class Agent:
 
     def ready(self, seconds: float) -> None:
         """Wait until the agent has begun."""
-        self.wait(self._asked[0], "start", seconds)
+        self.wait(self._ready, "start", seconds)
 
     def follow(self) -> None:
         """Read what the agent says, to its end."""

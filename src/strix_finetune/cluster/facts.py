@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from strix_finetune.cluster.nodes import Cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,12 @@ class Interface:
     kind: str = "ethernet"
 
     def holds(self, address: str) -> bool:
-        return any(known.partition("/")[0] == address for known in self.addresses)
+        """Whether it has the address; the loopback has all of its network."""
+        if any(known.partition("/")[0] == address for known in self.addresses):
+            return True
+        return self.kind == "loopback" and any(
+            ipaddress.ip_address(address) in ipaddress.ip_interface(known).network for known in self.addresses
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,7 @@ class NodeFacts:
     image: str = ""
     image_id: str = ""
     image_digests: tuple[str, ...] = ()
+    image_key: str = ""
     image_target: str = ""
     clock_seconds: float | None = None
     clock_exact: float = 0.0
@@ -126,6 +135,41 @@ class WayFacts:
     @property
     def pair(self) -> tuple[str, str]:
         return self.sender, self.receiver
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """How an all_reduce over all nodes went on one of them. `backend`: gloo or nccl (which RCCL is as well).
+
+    `stage`: how far it came: import, imported, meet (at the head's port), group (each with each), small, done. `late`:
+    the time was up. `said`: its last lines. `seconds` for the larger of two sums, in which each node sent at `gbit`.
+    """
+
+    node: str
+    backend: str
+    ok: bool
+    stage: str = "done"
+    said: str = ""
+    late: bool = False
+    seconds: float = 0.0
+    gbit: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """All that was found out about a cluster; nodes in its order, the head first. Unreachable nodes are not in it."""
+
+    cluster: Cluster
+    nodes: tuple[NodeFacts, ...]
+    ways: tuple[WayFacts, ...] = ()
+    reductions: tuple[Reduction, ...] = ()
+
+    @property
+    def head(self) -> NodeFacts:
+        return self.nodes[0]
+
+    def node(self, name: str) -> NodeFacts:
+        return next(node for node in self.nodes if node.name == name)
 
 
 def told(base: NodeFacts, said: Mapping[str, Any]) -> dict[str, Any]:

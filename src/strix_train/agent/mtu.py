@@ -43,7 +43,11 @@ def largest(seconds: float, token: str, address: str, port: int, mtu: int, sourc
         for size in sorted({top, *(usual for usual in _USUAL if usual < top)}, reverse=True):
             if time.monotonic() >= until:
                 break
-            if _passes(link, secret, size - headers, until):
+            try:
+                arrived = _passes(link, secret, size - headers, until)
+            except ConnectionRefusedError:
+                break  # nobody listens over there
+            if arrived:
                 passed = size
                 break
         told = 0
@@ -61,10 +65,9 @@ def _passes(link: socket.socket, secret: bytes, size: int, until: float) -> bool
         try:
             link.send(secret + number + bytes(max(0, size - TOKEN_BYTES - 4)))
         except OSError as error:
-            if error.errno == errno.EMSGSIZE:
-                return False
-            if error.errno != errno.ECONNREFUSED:
+            if error.errno != errno.EMSGSIZE:
                 raise
+            continue  # too large for this interface, or a router's late word about an earlier one
         end = min(time.monotonic() + _WAIT_SECONDS, until)
         while (left := end - time.monotonic()) > 0:
             link.settimeout(left)
@@ -72,8 +75,10 @@ def _passes(link: socket.socket, secret: bytes, size: int, until: float) -> bool
                 answer = link.recv(64)
             except TimeoutError:
                 break
+            except ConnectionRefusedError:
+                raise
             except OSError:
-                continue  # what a router or the other side said about an earlier one
+                continue  # what a router said about an earlier one
             if len(answer) == 8 and answer[:2] == number[:2] and struct.unpack(">I", answer[4:])[0] == size:
                 return True
     return False

@@ -3,54 +3,76 @@
 from __future__ import annotations
 
 import errno
+import selectors
 import socket
 import statistics
 import struct
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 from .serve import HELLO
 
-_AT_ONCE = 32
-_CONNECT_SECONDS = 3.0
 _BLOCK = bytes(1 << 20)
 
 
 def connect(seconds: float, token: str, address: str, ports: list[int], source: str = "") -> dict[str, str]:
     """Port → "open", "refused" (nobody, or a firewall that says no), "dropped" (no answer), "stranger" (another
-    program answers), or the kernel's name of another error."""
+    program answers), or the kernel's name of another error. All are tried at the same time."""
+    secret = bytes.fromhex(token)
+    found: dict[str, str] = {}
     until = time.monotonic() + seconds
+    with selectors.DefaultSelector() as selector:
+        for port in ports:
+            link = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+            link.setblocking(False)
+            try:
+                if source:
+                    link.bind((source, 0))
+                code = link.connect_ex((address, port))
+            except OSError as error:
+                code = error.errno or 0
+            if code not in (0, errno.EINPROGRESS):
+                found[str(port)] = _name(code)
+                link.close()
+                continue
+            selector.register(link, selectors.EVENT_WRITE, port)
+        while selector.get_map() and (left := until - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                link, port = key.fileobj, key.data  # type: ignore[assignment]  # none but sockets are registered
+                state = _step(link, key.events, secret)
+                if state == "greeted":
+                    selector.modify(link, selectors.EVENT_READ, port)
+                elif state:
+                    found[str(port)] = state
+                    selector.unregister(link)
+                    link.close()
+        for key in list(selector.get_map().values()):
+            # connected, and nobody says a word: that is not ours
+            found[str(key.data)] = "dropped" if key.events == selectors.EVENT_WRITE else "stranger"
+            key.fileobj.close()  # type: ignore[union-attr]
+    return {str(port): found[str(port)] for port in ports}
 
-    def one(port: int) -> str:
-        left = until - time.monotonic()
-        if left <= 0:
-            return "dropped"
-        return _state(bytes.fromhex(token), address, port, source, min(left, _CONNECT_SECONDS))
 
-    # all of a range may be dropped, each for seconds: then a sample of it tells as much
-    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        return {str(port): state for port, state in zip(ports, pool.map(one, ports), strict=True)}
-
-
-def _state(secret: bytes, address: str, port: int, source: str, seconds: float) -> str:
+def _step(link: socket.socket, events: int, secret: bytes) -> str:
+    """One step of a connection that is ready; what became of it, empty while it goes on."""
     try:
-        with _open(address, port, source, seconds) as link:
+        if events == selectors.EVENT_WRITE:
+            code = link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                return _name(code)
             link.sendall(secret + b"?")
-            answer = b""
-            while len(answer) < len(HELLO) and (part := link.recv(64)):
-                answer += part
-            return "open" if answer == HELLO else "stranger"
-    except TimeoutError:
-        return "dropped"
-    except ConnectionRefusedError:
-        return "refused"
-    except ConnectionResetError:
-        return "stranger"
+            return "greeted"
+        # the answer is shorter than any packet
+        return "open" if link.recv(64) == HELLO else "stranger"
     except OSError as error:
-        return errno.errorcode.get(error.errno or 0, "unknown")
+        return "stranger" if error.errno == errno.ECONNRESET else _name(error.errno or 0)
+
+
+def _name(code: int) -> str:
+    known = {errno.ECONNREFUSED: "refused", errno.ETIMEDOUT: "dropped"}
+    return known.get(code) or errno.errorcode.get(code, "unknown")
 
 
 def _open(address: str, port: int, source: str, seconds: float) -> socket.socket:

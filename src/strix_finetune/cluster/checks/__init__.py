@@ -1,0 +1,1 @@
+"""What may be wrong with a cluster: modules that take what was found as values and yield findings. Nothing is asked."""
