@@ -50,6 +50,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch, code: int | None, said: str = "") -
         (work / "adapter").mkdir(parents=True)
         if code == 0:
             rows = [{"loss": 9 - step, "seconds": 100 if step < 3 else step, "tokens": 2000} for step in range(8)]
+            # what is left of the rows at their end is no whole step
+            rows += [{"loss": 2, "seconds": 0.1, "tokens": 500}] * 3
             (work / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
             (work / "report.json").write_text(json.dumps({"peak_memory": 3 * GIB}))
         return code, said

@@ -187,11 +187,14 @@ def _process(words: Sequence[str], log: Path, limit: float) -> tuple[int | None,
 
 
 def _measured(work: Path) -> dict[str, Any]:
-    """Return what a finished run measured: the median of its steps after the first ones."""
+    """Return what a finished run measured: the median of its whole steps after the first ones.
+
+    The last steps of a pass over the rows have fewer of them, or one that is filled up and wants a mask.
+    """
     rows = [json.loads(line) for line in (work / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    counted = rows[WARM:] or rows[-1:]
-    seconds = statistics.median(row["seconds"] for row in counted)
-    tokens = statistics.median(row["tokens"] for row in counted)
+    late = rows[WARM:] or rows[-1:]
+    tokens = max(row["tokens"] for row in late)
+    seconds = statistics.median(row["seconds"] for row in late if row["tokens"] == tokens)
     report = json.loads((work / "report.json").read_text(encoding="utf-8"))
     return {
         "seconds": round(seconds, 4),
