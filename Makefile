@@ -63,7 +63,7 @@ $(VENV)/installed: pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-$(VENV)/developer: $(VENV)/installed
+$(VENV)/developer: $(VENV)/installed tests/requirements.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement tests/requirements.txt
 	@touch $@
 
