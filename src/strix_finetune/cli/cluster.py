@@ -9,6 +9,7 @@ import click
 # command → module:attribute
 COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("strix_finetune.cli.clustercheck:check", "Say before the start what would fail, and the cure."),
+    "train": ("strix_finetune.cli.clustertrain:train", "Train a recipe on all of them."),
 }
 
 

@@ -35,7 +35,7 @@ def _size(_context: click.Context, _option: click.Parameter, value: str) -> int 
     return int(found[1]) << _UNITS[found[2]] if found else 0
 
 
-def _variables(_context: click.Context, _option: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
+def variables(_context: click.Context, _option: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
     """Variables for the container: NAME=VALUE, or NAME with the value that it has here."""
     from strix_finetune.launch import SECRETS
 
@@ -60,7 +60,7 @@ def _launcher(command: F) -> F:
             "-e",
             multiple=True,
             metavar="NAME[=VALUE]",
-            callback=_variables,
+            callback=variables,
             help="A variable for the container; again for more.",
         ),
         click.option(

@@ -66,9 +66,15 @@ def examine(cluster: Cluster, image: str, env: Mapping[str, str], tell: Tell = l
 
 
 def look(
-    cluster: Cluster, image: str, reached: Sequence[Reached | Unreached], tell: Tell, begin: float | None = None
+    cluster: Cluster,
+    image: str,
+    reached: Sequence[Reached | Unreached],
+    tell: Tell,
+    begin: float | None = None,
+    *,
+    quick: bool = False,
 ) -> Examined:
-    """The same for nodes that are reached already, or could not be."""
+    """The same for nodes that are reached already, or could not be. `quick`: without an all_reduce."""
     begin = time.monotonic() if begin is None else begin
     findings = [finding for item in reached for finding in _engine(item)]
     there = [item for item in reached if isinstance(item, Reached)]
@@ -90,10 +96,11 @@ def look(
         found = Found(cluster, tuple(bases.values()))
         findings += [finding for check in _BEFORE for finding in check(found)] if bases else []
         if len(running) > 1:
-            found = _try_ways(found, running, tell)
+            found = _try_ways(found, running, tell, quick=quick)
             findings += [finding for check in _WAYS for finding in check(found)]
-            found = _reduce(found, running, findings, tell, begin)
-            findings += collectives.check(found)
+            if not quick:
+                found = _reduce(found, running, findings, tell, begin)
+                findings += collectives.check(found)
     environments = {
         node.name: environment(cluster, node, found.nodes, found.ways) for node in found.nodes if node.interfaces
     }
@@ -196,10 +203,10 @@ def _each(running: Sequence[Agent], work: Callable[[Agent], Any]) -> list[tuple[
         return list(zip((agent.name for agent in running), pool.map(one, running), strict=True))
 
 
-def _try_ways(found: Found, running: Sequence[Agent], tell: Tell) -> Found:
+def _try_ways(found: Found, running: Sequence[Agent], tell: Tell, *, quick: bool) -> Found:
     """Have every node listen and every other one connect, then measure; torch is loaded meanwhile."""
     nodes = {node.name: node for node in found.nodes}
-    for backend in _backends(found):
+    for backend in () if quick else _backends(found):
         for agent in running:
             variables = environment(found.cluster, nodes[agent.name], found.nodes)
             agent.ask("prepare", 5, backend=backend, env=variables)

@@ -79,8 +79,11 @@ def processes(node: Node, over: Over, *, gpu: bool) -> int:
     return node.processes or (max(1, gpus) if gpu else 1)
 
 
-def stations(cluster: Cluster, job: Job, known: Sequence[Known], passed: Mapping[str, str]) -> list[Station]:
-    """Each node's part, in the order of the nodes. `passed`: variables for the containers. Raises InputError."""
+def stations(
+    cluster: Cluster, job: Job, known: Sequence[Known], env: Mapping[str, str], more: Mapping[str, str]
+) -> list[Station]:
+    """Each node's part, in the order of the nodes. `env`: of this machine, of which the launcher passes some on;
+    `more`: variables for the containers, whatever else says of them. Raises InputError."""
     different = [each for each in known if each.processes != known[0].processes]
     if different:
         other = different[0]
@@ -88,13 +91,20 @@ def stations(cluster: Cluster, job: Job, known: Sequence[Known], passed: Mapping
             f"{known[0].node.name} would run {known[0].processes} processes and {other.node.name} {other.processes}"
         )
         raise InputError(Problem(message, other.node.place, "give all nodes the same number of 'processes'"))
-    return [_station(cluster, job, each, known, passed) for each in known]
+    return [_station(cluster, job, each, known, env, more) for each in known]
 
 
-def _station(cluster: Cluster, job: Job, own: Known, known: Sequence[Known], passed: Mapping[str, str]) -> Station:
+def _station(
+    cluster: Cluster,
+    job: Job,
+    own: Known,
+    known: Sequence[Known],
+    env: Mapping[str, str],
+    more: Mapping[str, str],
+) -> Station:
     folder = workdir(cluster, own.over)
     run = f"{folder}/{RUNS}/{job.name}"
-    host = _host(own, job, run, folder, passed)
+    host = _host(own, job, run, folder, env)
     train = ("train", "run", job.argument, *job.words, "--run-dir", run)
     # it ends the training in order when its input ends, which it does when this program or the way to it is gone
     command = ("python3", "-m", "strix_train.joining", "--attended", "--", *train)
@@ -104,14 +114,14 @@ def _station(cluster: Cluster, job: Job, own: Known, known: Sequence[Known], pas
         command,
         host,
         own.info,
-        wishes=launch.Wishes(rdma=rdma, env={**own.environment, **_meeting(cluster, job, own, known)}),
+        wishes=launch.Wishes(rdma=rdma, env={**own.environment, **_meeting(cluster, job, own, known), **more}),
         key=job.key,
     )
-    env = dict(made.request.env) | ({"HF_TOKEN_PATH": TOKEN} if job.token else {})
+    inside = dict(made.request.env) | ({"HF_TOKEN_PATH": TOKEN} if job.token else {})
     mounts = (*made.request.mounts, *(_mounts(job, folder) if not own.node.local else _own(job)))
     request = replace(
         made.request,
-        env=env,
+        env=inside,
         mounts=tuple(sorted(mounts, key=lambda mount: len(Path(mount.target).parts))),
         network="host",
         interactive=True,
@@ -123,7 +133,7 @@ def _station(cluster: Cluster, job: Job, own: Known, known: Sequence[Known], pas
     return Station(own.node, request, run, folders, own.environment)
 
 
-def _host(own: Known, job: Job, run: str, folder: str, passed: Mapping[str, str]) -> launch.Host:
+def _host(own: Known, job: Job, run: str, folder: str, env: Mapping[str, str]) -> launch.Host:
     """That machine as the launcher wants to know one."""
     over = own.over
     home = {"HOME": over.home}
@@ -142,7 +152,7 @@ def _host(own: Known, job: Job, run: str, folder: str, passed: Mapping[str, str]
         models=places["models"],
         hub=places["hub"],
         compiled=places["compiled"],
-        env=passed,
+        env=env,
         devices=tuple(device.path for device in gpus),
         groups=tuple(sorted({str(device.group) for device in gpus if device.group})),
         open_to_all=all(device.open_to_all for device in gpus),
@@ -182,6 +192,8 @@ def _meeting(cluster: Cluster, job: Job, own: Known, known: Sequence[Known]) -> 
         "STRIX_PORTS": str(cluster.ports),
         # who waits for a line should not wait for a block of them
         "PYTHONUNBUFFERED": "1",
+        # torch warns of each connection whose address has no name, which addresses of a cable have not
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
     if own.processes > 1 and len(known) > 1:
         first = own.node is head or own.node == head

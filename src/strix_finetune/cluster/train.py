@@ -62,7 +62,7 @@ def train(
     made = _job(cluster, wanted, reached, facts, packed, held, env)
     known = _known(reached, environments, made)
     passed = {name: env[name] for name in PASSED if name in env and name not in ("TERM", "COLORTERM")}
-    stations = job.stations(cluster, made, known, passed | dict(wanted.variables or {}))
+    stations = job.stations(cluster, made, known, passed, wanted.variables or {})
     for station, one in zip(stations, known, strict=True):
         _say(_shown(station, one))
     _prepare(cluster, reached, stations, known, made)

@@ -43,7 +43,8 @@ def job(**changes: object) -> Job:
 
 
 def made(job: Job, one: Known | None = None, two: Known | None = None) -> tuple[Station, Station]:
-    head, other = stations(CLUSTER, job, [one or known(HERE), two or known(THERE)], {})
+    env = {"OMP_NUM_THREADS": "2", "SECRET": "x"}
+    head, other = stations(CLUSTER, job, [one or known(HERE), two or known(THERE)], env, {"NCCL_DEBUG": "INFO"})
     return head, other
 
 
@@ -60,6 +61,7 @@ def test_each_node_knows_its_place_and_its_own_interface() -> None:
         assert station.request.network == "host"
         assert station.request.shm_size == 8 << 30
         assert "PET_RDZV_BACKEND" not in env
+        assert (env["NCCL_DEBUG"], env["OMP_NUM_THREADS"], env.get("SECRET")) == ("INFO", "2", None)
     assert other.request.command == (
         *("python3", "-m", "strix_train.joining", "--attended", "--", "train", "run", "/home/me/lab/recipe.yaml"),
         *("--set", "schedule.steps=3", "--run-dir", "/home/ada/strix-finetune/runs/recipe-1"),
