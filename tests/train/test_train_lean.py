@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from live import Live
 
-from strix_train.lean import install, layer
+from strix_train.lean import attend, install, layer
+from strix_train.lean.parking import Parking
+from strix_train.lean.stash import Stash
 
 SHAPE = {
     "hidden_size": 64,
@@ -138,6 +140,60 @@ def test_gradients_add_up_over_passes_and_in_16_bits(small_slices: None) -> None
         assert float((sums[1][name] - grad).norm()) <= 0.03 * float(grad.norm()), name
 
 
+@pytest.mark.parametrize("how", ["full", "right"])
+def test_what_attention_gave_need_not_be_computed_twice(
+    how: str, small_slices: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, other = adapted("qwen3"), adapted("qwen3")
+    lean = install.install(other, offload=False)
+    assert lean is not None
+    plain, calls = attend.again, []
+
+    def ahead(q: Any, k: Any, v: Any, seen: Any, scale: float, kernel: Any) -> tuple[Any, Any]:
+        return attend._any(q, k, v, seen, scale).contiguous(), (q.new_ones(2),)
+
+    def again(q: Any, k: Any, v: Any, seen: Any, scale: float, kernel: Any, kept: Any = None) -> tuple[Any, Any]:
+        found, back = plain(q, k, v, seen, scale, kernel)
+        assert kept is not None
+        calls.append(float((kept[0] - found).abs().max()))
+        return kept[0], back
+
+    monkeypatch.setattr(attend, "ahead", ahead)
+    monkeypatch.setattr(attend, "again", again)
+    lean.stash.on, lean.stash.budget = True, 2**40
+    compare(model, other, batch(how))
+    assert len(calls) == 3 * 3  # layers, slices of rows
+    assert max(calls) < 1e-5
+    lean.stash.budget = 1000  # no room on the host: it is computed again
+    monkeypatch.setattr(attend, "again", plain)
+    compare(model, other, batch(how))
+
+
+def test_parked_states_change_no_bit() -> None:
+    import torch
+
+    def train(*, parked: bool, resumed: bool) -> list[Any]:
+        torch.manual_seed(0)
+        weights = [torch.nn.Parameter(torch.randn(4, 5)), torch.nn.Parameter(torch.randn(7))]
+        optimizer = torch.optim.AdamW(weights, lr=0.1, fused=True)
+        if parked:
+            Parking(optimizer, Stash(on=False))
+        for step in range(6):
+            for weight in weights:
+                weight.grad = torch.randn_like(weight)
+            optimizer.step()
+            if resumed and step == 2:
+                optimizer.load_state_dict(optimizer.state_dict())
+        if parked:
+            kept = [optimizer.state[weight]["exp_avg_sq"] for weight in weights]
+            assert len({each.untyped_storage().data_ptr() for each in kept}) == 1
+        return weights
+
+    usual = train(parked=False, resumed=False)
+    for resumed in (False, True):
+        assert all(torch.equal(a, b) for a, b in zip(train(parked=True, resumed=resumed), usual, strict=True))
+
+
 def test_without_learning_the_model_is_as_it_was() -> None:
     import torch
 
@@ -167,7 +223,7 @@ def test_what_is_not_as_usual_is_left_alone() -> None:
     base = adapted("llama").unload()
     for more in ({"lora_dropout": 0.1}, {"use_dora": True}, {"modules_to_save": ["lm_head"]}):
         other = get_peft_model(adapted("llama").unload(), LoraConfig(r=4, target_modules="all-linear", **more))
-        assert install.install(other, offload=False) == ("modules_to_save" in more), more
+        assert bool(install.install(other, offload=False)) == ("modules_to_save" in more), more
     assert not install.install(base, offload=False)
 
 

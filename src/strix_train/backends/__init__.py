@@ -22,11 +22,11 @@ class Choice:
     firm: bool
 
 
-def choose(wanted: str, method: str = "sft", adapter: str = "lora") -> Choice:
+def choose(wanted: str, method: str = "sft", adapter: str = "lora", strategy: str = "auto") -> Choice:
     """Choose a backend by what is installed and can do it; imports none. Raises InputError when nothing fits."""
     if adapter in ("qlora", "lora8bit") and find_spec("bitsandbytes") is None:
         raise InputError(Problem(f"adapter {adapter} needs bitsandbytes, which is not here", cure=_INSTALL))
-    cannot = unable(method, adapter)
+    cannot = unable(method, adapter, strategy)
     if adapter == "lora8bit" and not any(Path(device).exists() for device in _GPUS):
         cannot = "holds no model in 8 bits on a CPU"
     if wanted == "unsloth" and cannot:
@@ -44,9 +44,9 @@ def choose(wanted: str, method: str = "sft", adapter: str = "lora") -> Choice:
     raise InputError(Problem("neither Unsloth nor transformers with peft is installed here", cure=_INSTALL))
 
 
-def unable(method: str, adapter: str) -> str:
+def unable(method: str, adapter: str, strategy: str = "auto") -> str:
     """Return why Unsloth cannot train this, on no device; empty where it can."""
-    return _NOT_BY_UNSLOTH.get(method) or _NOT_BY_UNSLOTH.get(adapter, "")
+    return _NOT_BY_UNSLOTH.get(method) or _NOT_BY_UNSLOTH.get(adapter) or _NOT_BY_UNSLOTH.get(strategy, "")
 
 
 def start(choice: Choice) -> tuple[Backend, Choice]:
@@ -73,4 +73,6 @@ _GPUS = ("/dev/kfd", "/dev/nvidiactl")
 _NOT_BY_UNSLOTH = {
     "reward": "trains no reward models",
     "dora": "has no kernels for adapter dora",
+    "fsdp": "computes with whole weights, which strategy fsdp shares",
+    "deepspeed": "computes with whole weights, which strategy deepspeed shares",
 }

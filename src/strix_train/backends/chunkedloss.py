@@ -116,8 +116,8 @@ def _summed() -> Any:
             dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
             small = None if cap is not None or dtype == torch.float32 else steps.of(hidden.device)
             fused = small is not None and small is not plain
-            # chunks in 16 bits that become their own gradient take a quarter of the memory
-            step = tokens_at_a_time(len(weight)) * (4 if fused else 1)
+            # logits in 16 bits that become their own gradient take a quarter of the memory
+            step = tokens_at_a_time(len(weight)) * (2 if fused else 1)
             with torch.autocast(kind, enabled=False):
                 some = weight.to(dtype)
                 for_hidden = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
@@ -140,6 +140,7 @@ def _summed() -> Any:
                         for_hidden[rows] = (grad @ some).to(for_hidden.dtype)
                     if for_weight is not None:
                         for_weight += grad.T @ part
+                    del scores, grad  # or they would live beside those of the next chunk
             ctx.grads = [for_hidden, None if for_weight is None else for_weight.to(weight.dtype)]
             return total
 

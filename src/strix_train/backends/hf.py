@@ -12,6 +12,7 @@ from strix_train.backends import chunkedloss
 from strix_train.backends.base import Load
 from strix_train.errors import InputError, Problem
 from strix_train.lean import install
+from strix_train.lean.parking import Parking
 from strix_train.recipe.adapter import Full, LowRank
 
 
@@ -100,7 +101,7 @@ class PlainBackend:
         import transformers
 
         self.version = f"transformers {transformers.__version__}"
-        self.lean = False
+        self.lean: install.Lean | None = None
 
     def load(self, wish: Load) -> tuple[Any, Any]:
         """Return the model, on its device, and its tokenizer."""
@@ -164,8 +165,9 @@ class PlainBackend:
         )
         if wish.recompute:
             offload = wish.device.is_gpu and not wish.device.unified
-            self.lean = wish.whole and not scores and install.install(adapted, offload=offload)
-            if not self.lean:
+            if wish.whole and not scores:
+                self.lean = install.install(adapted, offload=offload)
+            if self.lean is None:
                 model.enable_input_require_grads()
         return adapted
 
@@ -178,15 +180,21 @@ class PlainBackend:
     def recomputation(self, wish: Load) -> dict[str, Any]:
         """Return the arguments of any trainer that say whether activations are recomputed."""
         # lean layers recompute by themselves
-        usual = wish.recompute and not self.lean
+        usual = wish.recompute and self.lean is None
         return {
             "gradient_checkpointing": usual,
-            "gradient_checkpointing_kwargs": {"use_reentrant": False} if usual else None,
+            # bitsandbytes' product in 8 bits keeps what goes in where only the reentrant way lets go of it
+            "gradient_checkpointing_kwargs": {"use_reentrant": wish.adapter.kind == "lora8bit"} if usual else None,
         }
 
     def trainer_class(self) -> Any:
-        """Return the trainer class to build on: its loss is computed in chunks where the model's is the usual one."""
+        """Return the trainer class to build on: its loss is computed in chunks where the model's is the usual one.
+
+        Where layers are lean, its optimizer's states wait where what the layers keep does.
+        """
         from transformers import Trainer
+
+        lean = self.lean
 
         class Chunked(Trainer):  # type: ignore[misc]
             """transformers' trainer, which never holds all logits of a batch."""
@@ -194,6 +202,18 @@ class PlainBackend:
             def __init__(self, model: Any = None, **kwargs: Any) -> None:
                 chunkedloss.install(model)
                 super().__init__(model=model, **kwargs)
+
+            def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+                made = super().create_optimizer(*args, **kwargs)
+                if lean is not None and lean.stash.on:
+                    Parking(self.optimizer, lean.stash)
+                return made
+
+            def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+                if lean is not None and model.training:
+                    # our rows are filled up on the right, so that the mask changes nothing; asking it waits for the GPU
+                    inputs.pop("attention_mask", None)
+                return super().compute_loss(model, inputs, *args, **kwargs)
 
         return Chunked
 

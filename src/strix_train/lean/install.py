@@ -9,11 +9,11 @@ from typing import Any
 from strix_train.lean import attend, layer, parts, steps
 from strix_train.lean.attend import Seen
 from strix_train.lean.layer import Pass
-from strix_train.lean.stash import Stash
+from strix_train.lean.stash import Stash, host_budget
 
 
-def install(model: Any, *, offload: bool) -> bool:
-    """Make a causal language model with a low-rank adapter lean. Returns False, and changes nothing, where it cannot.
+def install(model: Any, *, offload: bool) -> Lean | None:
+    """Make a causal language model with a low-rank adapter lean. Returns None, and changes nothing, where it cannot.
 
     `offload`: let what layers keep wait in host memory, where that is another memory than the GPU's.
     """
@@ -22,19 +22,18 @@ def install(model: Any, *, offload: bool) -> bool:
     found = [parts.of_layer(each) for each in getattr(text, "layers", ())]
     made = [each for each in found if each is not None]
     if not made or len(made) < len(found) or not any(each.learns() for each in made):
-        return False
-    Lean(text, made, offload=offload)
-    return True
+        return None
+    return Lean(text, made, offload=offload)
 
 
 class Lean:
     """A text model (embedding, layers, norm) whose layers are lean while it learns."""
 
     def __init__(self, text: Any, made: list[parts.Parts], *, offload: bool) -> None:
-        self.text, first = text, made[0]
+        self.text, self.layers, first = text, len(made), made[0]
         weight = first.first_norm
         self.kernel = attend.choose(weight.device, weight.dtype, first.heads, first.groups, first.width)
-        self.steps, self.stash = steps.of(weight.device), Stash(offload)
+        self.steps, self.stash = steps.of(weight.device), Stash(offload, host_budget() if offload else 0)
         self.adapted = next(
             module for module in text.modules() if hasattr(module, "lora_A") and hasattr(module, "disable_adapters")
         )
@@ -83,10 +82,16 @@ class Lean:
                 return plain(hidden_states, *args, **kwargs)
             if self.shared is None:
                 cos, sin = kwargs["position_embeddings"]
-                self.shared = Pass(cos, sin, self.seen, self.step, self.steps, self.stash, self.kernel)
+                rich = self._rich(hidden_states, own)
+                self.shared = Pass(cos, sin, self.seen, self.step, self.steps, self.stash, self.kernel, rich)
             return layer.function().apply(own, self.shared, hidden_states, last, *learns)
 
         return forward
+
+    def _rich(self, hidden: Any, own: parts.Parts) -> bool:
+        """Whether there is host memory for what attention gives, so that it need not be computed twice."""
+        wide = hidden.element_size() * (2 * hidden.shape[-1] + own.heads * own.width) + 4 * own.heads
+        return self.stash.on and self.layers * hidden.shape[0] * hidden.shape[1] * wide <= self.stash.budget
 
     def _norm(self, module: Any) -> None:
         """Let a norm keep its input only, in the input's own type."""

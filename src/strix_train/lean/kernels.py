@@ -34,7 +34,7 @@ def _norm(x, more, weight, out, width, eps, ADD: tl.constexpr, BLOCK: tl.constex
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _norm_back(grad, x, weight, more, width, eps, ADD: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _norm_back(grad, x, weight, more, out, width, eps, ADD: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64) * width
     at = tl.arange(0, BLOCK)
     inside = at < width
@@ -46,7 +46,7 @@ def _norm_back(grad, x, weight, more, width, eps, ADD: tl.constexpr, BLOCK: tl.c
     found = scale * (outer - unit * (tl.sum(outer * unit, 0) / width))
     if ADD:
         found += tl.load(more + row + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(grad + row + at, found.to(grad.dtype.element_ty), mask=inside)
+    tl.store(out + row + at, found.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -138,13 +138,13 @@ def add_norm(x: Any, more: Any, weight: Any, eps: float) -> Any:
     return out
 
 
-def norm_back(grad: Any, x: Any, weight: Any, eps: float, more: Any = None) -> Any:
+def norm_back(grad: Any, x: Any, weight: Any, eps: float, more: Any = None, *, over: bool = False) -> Any:
     """See `plain`."""
-    x = x.contiguous()
+    x = x if over else x.contiguous()
     width = x.shape[-1]
-    other = grad if more is None else more.contiguous()
-    _norm_back[(x.numel() // width,)](grad, x, weight, other, width, eps, ADD=more is not None, **_block(width))
-    return grad
+    other, out = grad if more is None else more.contiguous(), x if over else grad
+    _norm_back[(x.numel() // width,)](grad, x, weight, other, out, width, eps, ADD=more is not None, **_block(width))
+    return out
 
 
 def rotate(x: Any, cos: Any, sin: Any, *, back: bool = False) -> None:

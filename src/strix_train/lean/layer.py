@@ -1,19 +1,20 @@
-"""One decoder layer as one autograd function: it keeps its input, and makes again what its gradient needs.
+"""One decoder layer as one autograd function: it keeps little, and makes again what its gradient needs.
 
-Rows go through in slices of about `ROWS` tokens, the gated part in slices of `TOKENS`, so that the workspace stays the
-same for any batch. The layer's last product is not made again: nothing in the backward pass looks at it.
+It keeps its input and, where that waits in host memory, what attention gave and the sum behind it, too. Rows go through
+in slices of about `ROWS` tokens, the gated part in slices of `TOKENS`, so that the workspace stays the same for any
+batch. The layer's last product is not made again: nothing in the backward pass looks at it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from strix_train.lean import attend
 from strix_train.lean.attend import Kernel, Seen
-from strix_train.lean.linear import Gradients, Shared
+from strix_train.lean.linear import Gradients, Shared, cast
 from strix_train.lean.parts import Parts
 from strix_train.lean.stash import Stash
 
@@ -25,7 +26,8 @@ ROWS, TOKENS = 8192, 4096
 class Pass:
     """What all layers of one forward pass share. `cos`, `sin`: (positions, width), or (rows, positions, width).
 
-    `seen`: one for each slice of rows. `steps`: the module of the small steps.
+    `seen`: one for each slice of rows. `steps`: the module of the small steps. `rich`: whether what attention gave is
+    kept as well.
     """
 
     cos: Any
@@ -35,6 +37,7 @@ class Pass:
     steps: Any
     stash: Stash
     kernel: Kernel
+    rich: bool = False
 
     def slices(self, rows: int) -> Iterator[tuple[slice, Seen, Any, Any]]:
         """Yield slices of rows with what their tokens see, and their turns as (positions, width)."""
@@ -61,6 +64,7 @@ class Work:
         self.output = Shared((parts.output,), dtype)
         self.gates = Shared((parts.gate, parts.up), dtype)
         self.down = Shared((parts.down,), dtype)
+        cast((self.inputs, self.output, self.gates, self.down))
 
     def heads(self, x: Any, cos: Any, sin: Any) -> tuple[Any, Any, list[Any], list[Any]]:
         """Return the normed input, its low-rank part, queries, keys and values, and the former two before their norms.
@@ -87,24 +91,25 @@ class Work:
         out = self.output.ahead(seen, low, self.parts.output)
         return out.add_(x), low
 
-    def ahead(self, x: Any, out: Any) -> None:
-        """Write the layer's result for x, (rows, tokens, width), into `out`."""
-        parts, shared = self.parts, self.shared
-        for some, seen, cos, sin in shared.slices(len(x)):
-            mine = x[some]
-            _, _, (q, k, v), _ = self.heads(mine, cos, sin)
-            found, _ = attend.ahead(q, k, v, seen, parts.scale, shared.kernel)
-            del q, k, v
-            flat = mine.reshape(-1, x.shape[-1])
-            middle, _ = self.after(flat, found.reshape(len(flat), -1))
-            del found
-            written = out[some].view(-1, x.shape[-1])
-            for start in range(0, len(flat), TOKENS):
-                few = slice(start, start + TOKENS)
-                gated = self.gated(middle[few])[3]
-                low = self.down.low(gated)
-                written[few] = self.down.ahead(gated, low, parts.down).add_(middle[few])
-                del gated
+    def ahead(self, x: Any, seen: Seen, turns: tuple[Any, Any], out: Any) -> list[Any]:
+        """Write the layer's result for a slice x, (rows, tokens, width), into `out`; return what `back` may be given.
+
+        That is what attention gave, its sum with x, and what attention needs for its gradient.
+        """
+        parts, width = self.parts, x.shape[-1]
+        _, _, (q, k, v), _ = self.heads(x, *turns)
+        found, saved = attend.ahead(q, k, v, seen, parts.scale, self.shared.kernel)
+        del q, k, v
+        flat = x.reshape(-1, width)
+        middle, _ = self.after(flat, found.reshape(len(flat), -1))
+        written = out.view(-1, width)
+        for start in range(0, len(flat), TOKENS):
+            few = slice(start, start + TOKENS)
+            gated = self.gated(middle[few])[3]
+            low = self.down.low(gated)
+            self.down.ahead(gated, low, parts.down, written[few]).add_(middle[few])
+            del gated
+        return [found, middle, *saved] if self.shared.rich and saved is not None else []
 
     def gated(self, middle: Any, *, apart: bool = False) -> tuple[Any, Any, Any, Any]:
         """Return the normed input of the gated part, its low-rank part, its second product, and the first.
@@ -117,41 +122,61 @@ class Work:
         first, second = (self.gates.ahead(normed, low, each) for each in self.gates.projections)
         return normed, low, second, first if apart else self.steps.gate(first, second)
 
-    def back(self, x: Any, grad: Any, sums: Gradients, *, wanted: bool) -> Any:
-        """Return the gradient of x, written in its place, of the result's; None where it is not wanted."""
-        parts, shared = self.parts, self.shared
-        for some, seen, cos, sin in shared.slices(len(x)):
-            mine, outer = x[some], grad[some].reshape(-1, x.shape[-1])
-            flat = mine.view(-1, x.shape[-1])
-            normed, low, (q, k, v), raw = self.heads(mine, cos, sin)
-            found, attention_back = attend.again(q, k, v, seen, parts.scale, shared.kernel)
+    def back(
+        self,
+        x: Any,
+        kept: list[Any],
+        grad: Any,
+        seen: Seen,
+        turns: tuple[Any, Any],
+        sums: Gradients,
+        *,
+        wanted: bool,
+        half: Callable[[], None] = lambda: None,
+    ) -> Any:
+        """Return the gradient of a slice x, flat, of the result's; None where it is not wanted.
+
+        `half` is called when the gated part, which takes the most memory, is done.
+        """
+        parts, preferred = self.parts, self.shared.kernel
+        flat, outer = x.reshape(-1, x.shape[-1]), grad.reshape(-1, x.shape[-1])
+        if kept:
+            found, middle, *saved = kept
+            kept.clear()
+            self.all_gated_back(middle, outer, sums)
+            half()
+            normed, low, (q, k, v), raw = self.heads(x, *turns)
+            _, attention_back = attend.again(q, k, v, seen, parts.scale, preferred, (found, saved))
+            found = found.reshape(len(flat), -1)
+            low_output = self.output.low(found)
+        else:
+            normed, low, (q, k, v), raw = self.heads(x, *turns)
+            found, attention_back = attend.again(q, k, v, seen, parts.scale, preferred)
             found = found.reshape(len(flat), -1)
             middle, low_output = self.after(flat, found)
-            # of the sum behind attention: first what comes by the gated part, in the place of the sum
-            for start in range(0, len(flat), TOKENS):
-                few = slice(start, start + TOKENS)
-                self.gated_back(middle[few], outer[few], sums)
-            inner = self.output.back(found, low_output, [middle], sums)
-            del found
-            heads = list(attention_back(inner.view(q.shape)))
-            del inner, attention_back, q, k, v
-            for at in (0, 1):
-                heads[at] = heads[at].contiguous()
-                turned = heads[at].view(len(flat), -1, parts.width)
-                self.steps.rotate(turned, cos, sin, back=True)
-                if parts.head_norms is not None:
-                    few_norm = parts.head_norms[at]
-                    self.steps.norm_back(
-                        turned.view(-1, parts.width), raw[at].reshape(-1, parts.width), few_norm, parts.eps
-                    )
-            flats = [each.reshape(len(flat), -1) for each in heads]
-            del heads
-            found = self.inputs.back(normed, low, flats, sums, wanted=wanted)
-            del normed, flats
-            if wanted:
-                self.steps.norm_back(found, flat, parts.first_norm, parts.eps, middle)
-                flat.copy_(found)
-        return x if wanted else None
+            self.all_gated_back(middle, outer, sums)
+            half()
+        inner = self.output.back(found, low_output, [middle], sums)
+        del found
+        heads = list(attention_back(inner.view(q.shape)))
+        del inner, attention_back, q, k, v
+        for at in (0, 1):
+            heads[at] = heads[at].contiguous()
+            turned = heads[at].view(len(flat), -1, parts.width)
+            self.steps.rotate(turned, *turns, back=True)
+            if parts.head_norms is not None:
+                rows = turned.view(-1, parts.width), raw[at].reshape(-1, parts.width)
+                self.steps.norm_back(*rows, parts.head_norms[at], parts.eps)
+        flats = [each.reshape(len(flat), -1) for each in heads]
+        del heads
+        result = self.inputs.back(normed, low, flats, sums, wanted=wanted)
+        return self.steps.norm_back(result, flat, parts.first_norm, parts.eps, middle) if wanted else None
+
+    def all_gated_back(self, middle: Any, outer: Any, sums: Gradients) -> None:
+        """Turn the sum behind attention into its gradient, in place, of the layer's result's."""
+        for start in range(0, len(middle), TOKENS):
+            few = slice(start, start + TOKENS)
+            self.gated_back(middle[few], outer[few], sums)
 
     def gated_back(self, middle: Any, outer: Any, sums: Gradients) -> None:
         """Turn the input of the gated part (tokens, width) into its gradient, in place, of the layer's result's."""
@@ -164,8 +189,7 @@ class Work:
         del grad
         inner = self.gates.back(normed, low, [first, second], sums)
         del first, second, normed
-        self.steps.norm_back(inner, middle, parts.second_norm, parts.eps, outer)
-        middle.copy_(inner)
+        self.steps.norm_back(inner, middle, parts.second_norm, parts.eps, outer, over=True)
 
     def down_gradient(self, outer: Any) -> Any:
         """Return the gradient of what the last projection takes."""
@@ -190,24 +214,37 @@ def function() -> Any:
 
         @staticmethod
         def forward(ctx: Any, parts: Parts, shared: Pass, x: Any, last: bool, *learns: Any) -> Any:
-            ctx.parts, ctx.shared, ctx.learns = parts, shared, learns
+            ctx.parts, ctx.shared, ctx.learns, ctx.tickets = parts, shared, learns, []
+            x = x.detach().contiguous()
+            out = torch.empty_like(x)
             with torch.autocast(x.device.type, enabled=False):
-                out = torch.empty_like(x, memory_format=torch.contiguous_format)
-                Work(parts, shared, x.dtype).ahead(x, out)
-            ctx.ticket = shared.stash.put(x.detach(), stay=last)
-            ctx.away = ctx.ticket.here is None
+                work = Work(parts, shared, x.dtype)
+                for some, seen, *turns in shared.slices(len(x)):
+                    kept = work.ahead(x[some], seen, (turns[0], turns[1]), out[some])
+                    stay = last and some.stop == len(x)
+                    ctx.tickets.append(shared.stash.put([x[some], *kept], stay=stay))
             return out
 
         @staticmethod
         def backward(ctx: Any, *outer: Any) -> Any:
             [grad] = outer
-            x = ctx.shared.stash.get(ctx.ticket)
-            if not ctx.away:
-                x = x.clone()  # the gradient is written in its place, and this one is not ours alone
-            sums = Gradients()
-            with torch.autocast(x.device.type, enabled=False), torch.no_grad():
-                work = Work(ctx.parts, ctx.shared, x.dtype)
-                found = work.back(x.contiguous(), grad.contiguous(), sums, wanted=ctx.needs_input_grad[2])
-            return None, None, found, None, *(sums.of(each) for each in ctx.learns)
+            shared, wanted, sums = ctx.shared, ctx.needs_input_grad[2], Gradients()
+            with torch.autocast(grad.device.type, enabled=False), torch.no_grad():
+                work = Work(ctx.parts, shared, grad.dtype)
+                slices = list(shared.slices(len(grad)))
+                found = torch.empty(grad.shape, dtype=grad.dtype, device=grad.device) if len(slices) > 1 else None
+                for some, seen, *turns in reversed(slices):
+                    ticket = ctx.tickets.pop()
+                    x, *kept = shared.stash.get(ticket)
+                    half = functools.partial(shared.stash.before, ticket)
+                    part = work.back(x, kept, grad[some], seen, (turns[0], turns[1]), sums, wanted=wanted, half=half)
+                    if not wanted:
+                        continue
+                    if found is None:
+                        found = part.view(grad.shape)
+                    else:
+                        found[some] = part.view(x.shape)
+                    del x, kept, part
+            return None, None, found if wanted else None, None, *(sums.of(each) for each in ctx.learns)
 
     return Layer

@@ -32,8 +32,17 @@ class Gradients:
         return None if found is None else found.to(weight.dtype)
 
 
+def cast(groups: Sequence[Shared]) -> None:
+    """Give layers their adapters' weights in the type that they are multiplied in, all at once."""
+    import torch
+
+    made = [each for group in groups for each in group.wanted]
+    if made:
+        torch._foreach_copy_([to for to, _ in made], [weight for _, weight in made])
+
+
 class Shared:
-    """Linear layers of one input, with the adapters' weights as they are multiplied with."""
+    """Linear layers of one input, with the adapters' weights as they are multiplied with, once `cast` was called."""
 
     def __init__(self, projections: Sequence[Projection], dtype: Any) -> None:
         import torch
@@ -41,6 +50,7 @@ class Shared:
         self.projections, self.dtype = projections, dtype
         adapted = [each for each in projections if each.down is not None]
         self.places: dict[int, slice] = {}
+        self.wanted: list[tuple[Any, Any]] = []
         at = 0
         for each in adapted:
             self.places[id(each)] = slice(at, at + each.down.shape[0])
@@ -51,23 +61,24 @@ class Shared:
         device = adapted[0].down.device
         self.downs = torch.empty(at, adapted[0].down.shape[1], dtype=dtype, device=device)
         self.ups = {id(each): torch.empty(each.up.shape, dtype=dtype, device=device) for each in adapted}
-        made = [self.downs[self.places[id(each)]] for each in adapted] + [self.ups[id(each)] for each in adapted]
-        torch._foreach_copy_(made, [each.down for each in adapted] + [each.up for each in adapted])
+        self.wanted = [(self.downs[self.places[id(each)]], each.down) for each in adapted]
+        self.wanted += [(self.ups[id(each)], each.up) for each in adapted]
 
     def low(self, x: Any) -> Any:
         """Return what all adapters make of an input, (tokens, ranks), or None where there is none."""
         return x @ self.downs.T if self.rank else None
 
-    def ahead(self, x: Any, low: Any, each: Projection) -> Any:
-        """Return one layer's result."""
+    def ahead(self, x: Any, low: Any, each: Projection, out: Any = None) -> Any:
+        """Return one layer's result, written into `out` where that is given."""
         import torch
 
         weight = each.dense(self.dtype)
+        if out is None:
+            out = torch.empty(len(x), weight.shape[0], dtype=self.dtype, device=x.device)
         place = self.places.get(id(each))
         if place is None:
-            out = x @ weight.T
+            torch.mm(x, weight.T, out=out)
         else:
-            out = torch.empty(len(x), weight.shape[0], dtype=self.dtype, device=x.device)
             torch.addmm(out, low[:, place], self.ups[id(each)].T, beta=0, alpha=each.scale, out=out)
             out.addmm_(x, weight.T)
         return out if each.bias is None else out.add_(each.bias)

@@ -20,8 +20,8 @@ def add_norm(x: Any, more: Any, weight: Any, eps: float) -> Any:
     return norm(more, weight, eps)
 
 
-def norm_back(grad: Any, x: Any, weight: Any, eps: float, more: Any = None) -> Any:
-    """Turn the gradient of `norm`'s result into that of `x`, in place; `more` is added to it."""
+def norm_back(grad: Any, x: Any, weight: Any, eps: float, more: Any = None, *, over: bool = False) -> Any:
+    """Turn the gradient of `norm`'s result into that of `x`, in its own place or `over` x; `more` is added to it."""
     wide = x.float()
     scale = (wide.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
     unit = wide * scale
@@ -29,7 +29,7 @@ def norm_back(grad: Any, x: Any, weight: Any, eps: float, more: Any = None) -> A
     found = scale * (weighed - unit * (weighed * unit).mean(-1, keepdim=True))
     if more is not None:
         found += more.float()
-    return grad.copy_(found)
+    return (x if over else grad).copy_(found)
 
 
 def rotate(x: Any, cos: Any, sin: Any, *, back: bool = False) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 # Smaller tensors stay where they are, in bytes: a copy takes some microseconds to start.
@@ -15,69 +16,83 @@ _LEAST = 2**20
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Ticket:
-    """What was put away. `here`: on the GPU; `there`: on the host; `ready`: when it is where it is copied to.
+    """Tensors that were put away together. `here`: on the GPU, or None; `there`: those on the host, or None.
 
-    `before`: the ticket that was given out before this one, and is wanted after it.
+    `ready`: when they are where they are copied to. `before`: the ticket given out before this one, wanted after it.
     """
 
-    shape: Any
-    here: Any = None
-    there: Any = None
+    here: list[Any]
+    there: list[Any]
     ready: Any = None
     before: Any = None
 
 
 @dataclass(slots=True)
 class Stash:
-    """Last in, first out: the one before is fetched while the present one is used. `on`: whether anything is copied."""
+    """Last in, first out: the ticket before can be fetched while the present one is used.
+
+    `on`: whether anything is copied. `budget`: bytes of host memory that it may take.
+    """
 
     on: bool
+    budget: int = 0
     _out: Any = None
     _back: Any = None
     _last: Any = None
     _leaving: list[tuple[Any, Any]] = field(default_factory=list)
-    _free: dict[Any, list[Any]] = field(default_factory=dict)
 
-    def put(self, tensor: Any, *, stay: bool = False) -> Ticket:
-        """Put a tensor away and return its ticket; `stay`: it is wanted again at once."""
-        ticket = Ticket(tensor.shape, here=tensor)
-        if not self.on or not tensor.is_cuda:
+    def put(self, tensors: list[Any], *, stay: bool = False) -> Ticket:
+        """Put tensors away and return their ticket; `stay`: they are wanted again at once."""
+        ticket = Ticket(list(tensors), [None] * len(tensors))
+        if not self.on or stay:
             return ticket
+        large = [at for at, each in enumerate(tensors) if each.is_cuda and each.numel() * each.element_size() >= _LEAST]
+        rooms = {at: self._room(tensors[at]) for at in large}
+        if not large or any(room is None for room in rooms.values()):
+            return ticket
+        self._left()
+        ticket.before, self._last = self._last, weakref.ref(ticket)
+        ticket.ready = self._send([(tensors[at], rooms[at]) for at in large])
+        for at in large:
+            ticket.here[at], ticket.there[at] = None, rooms[at]
+        return ticket
+
+    def get(self, ticket: Ticket) -> list[Any]:
+        """Return the tensors, which are the caller's from now on."""
+        if ticket.ready is None:
+            found, ticket.here = ticket.here, []
+            return found
         import torch
 
         self._left()
-        ticket.before, self._last = self._last, weakref.ref(ticket)
-        if stay or tensor.numel() * tensor.element_size() < _LEAST:
-            return ticket
-        there = self._room(tensor)
-        if there is None:
-            return ticket
+        self._fetch(ticket)
+        torch.cuda.current_stream().wait_event(ticket.ready)
+        found, ticket.here, ticket.there = ticket.here, [], []
+        return found
+
+    def before(self, ticket: Ticket) -> None:
+        """Begin to fetch what was put away before a ticket, which is wanted next."""
+        found = ticket.before() if ticket.before is not None else None
+        if found is not None:
+            self._fetch(found)
+
+    def leave(self, tensor: Any, there: Any) -> Any:
+        """Begin to copy a tensor to the host and let go of it when it is there; return what to wait for."""
+        return self._send([(tensor, there)])
+
+    def _send(self, pairs: list[tuple[Any, Any]]) -> Any:
+        """Begin to copy to the host, and return the event of its end."""
+        import torch
+
         if self._out is None:
             self._out, self._back = torch.cuda.Stream(), torch.cuda.Stream()
         self._out.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._out):
-            there.copy_(tensor, non_blocking=True)
-            ticket.ready = self._out.record_event()
-        self._leaving.append((tensor, ticket.ready))
-        ticket.here, ticket.there = None, there
-        return ticket
-
-    def get(self, ticket: Ticket) -> Any:
-        """Return the tensor, which is the caller's own from now on, and begin to fetch the one put away before it."""
-        if self.on:
-            self._left()
-            self._fetch(ticket)
-        found = ticket.here
-        if ticket.there is not None:
-            import torch
-
-            torch.cuda.current_stream().wait_event(ticket.ready)
-            self._free.setdefault((tuple(ticket.shape), found.dtype), []).append(ticket.there)
-        ticket.here = ticket.there = None
-        before = ticket.before() if ticket.before is not None else None
-        if before is not None:
-            self._fetch(before)
-        return found
+            for tensor, there in pairs:
+                there.copy_(tensor, non_blocking=True)
+            done = self._out.record_event()
+        self._leaving.append(([tensor for tensor, _ in pairs], done))
+        return done
 
     def _left(self) -> None:
         """Let go of what is on its way to the host: the GPU waits until it is there, so that its memory is free."""
@@ -89,27 +104,47 @@ class Stash:
             self._leaving.clear()
 
     def _fetch(self, ticket: Ticket) -> None:
-        """Begin to copy a tensor back, where that was not done."""
-        if ticket.here is not None or ticket.there is None:
+        """Begin to copy a ticket's tensors back, where that was not done."""
+        missing = [at for at, room in enumerate(ticket.there) if room is not None and ticket.here[at] is None]
+        if not missing:
             return
         import torch
 
-        ticket.here = torch.empty(ticket.shape, dtype=ticket.there.dtype, device="cuda")
+        for at in missing:
+            ticket.here[at] = torch.empty_like(ticket.there[at], device="cuda", pin_memory=False)
         self._back.wait_event(ticket.ready)
         self._back.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._back):
-            ticket.here.copy_(ticket.there, non_blocking=True)
+            for at in missing:
+                ticket.here[at].copy_(ticket.there[at], non_blocking=True)
             ticket.ready = self._back.record_event()
 
     def _room(self, tensor: Any) -> Any:
-        """Return pinned memory of a tensor's shape, used before where there is some; None where the host has none."""
+        """Return pinned memory of a tensor's shape, None where the host has none; PyTorch keeps what was freed."""
         import torch
 
-        free = self._free.get((tuple(tensor.shape), tensor.dtype))
-        if free:
-            return free.pop()
         try:
             return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         except RuntimeError:
             self.on = False  # what is away comes back; what comes from now on stays
             return None
+
+
+def host_budget() -> int:
+    """Return the bytes of host memory that tensors may wait in: a quarter of what is free, of this container's at most.
+
+    PyTorch rounds pinned memory up to powers of two, so that it can become twice as much.
+    """
+    free = []
+    try:
+        words = Path("/proc/meminfo").read_text(encoding="ascii").split()
+        free.append(int(words[words.index("MemAvailable:") + 1]) * 1024)
+    except (OSError, ValueError):
+        return 0
+    try:
+        group = Path("/sys/fs/cgroup")
+        most, used = ((group / f"memory.{name}").read_text(encoding="ascii").strip() for name in ("max", "current"))
+        free.append(max(0, int(most) - int(used)))
+    except (OSError, ValueError):
+        pass  # no container, or one without a limit
+    return min(free) // 4

@@ -51,6 +51,7 @@ def results(module: ModuleType, x: Any, y: Any, grad: Any, weight: Any, cos: Any
     first, second, third = x.clone(), y.clone(), grad.clone()
     found = [module.norm(x, weight, 1e-5), module.add_norm(x, sums, weight, 1e-5), sums]
     found += [module.norm_back(grad.clone(), x, weight, 1e-5, y), module.norm_back(grad.clone(), x, weight, 1e-5)]
+    found.append(module.norm_back(grad.clone(), x.clone(), weight, 1e-5, y, over=True))
     for back in (False, True):
         turned = x.clone().view(len(x), -1, cos.shape[1])
         module.rotate(turned, cos, sin, back=back)

@@ -1,0 +1,138 @@
+"""Where the time and the memory of one optimizer step go, as short texts."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+# The first that fits a kernel's name names it.
+KINDS = (
+    ("attention", r"flash|fmha|attention|sdpa|cudnn_generated"),
+    ("products", r"gemm|nvjet|cutlass|cublas|wgmma|xmma|splitk|Cijk"),
+    ("loss", r"cross_entropy|logsumexp|log_softmax|_ce_|nll"),
+    ("optimizer", r"adam|multi_tensor|foreach|LpNorm|norm_kernel"),
+    ("copies to the host", r"Memcpy (DtoH|Device -> Pinned|Device -> Pageable)|DtoH"),
+    ("copies from the host", r"HtoD|Pinned -> Device|Pageable -> Device"),
+    ("copies", r"Memcpy|Memset|copy|cat"),
+    ("norm, rope, gate", r"rms|rope|swiglu|silu|layernorm|_fg_|triton"),
+    ("other small kernels", r"."),
+)
+
+
+@contextmanager
+def time_of(found: list[str]) -> Iterator[None]:
+    """While this lasts, kernels are recorded; what they took is added to `found`."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+    with profile(activities=activities) as watched:
+        yield
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+    events = watched.events()
+    kernels = [each for each in events if "CUDA" in str(each.device_type)]
+    if not kernels:
+        found.append("no kernels: this is no GPU")
+        return
+    took: Counter[str] = Counter()
+    names: dict[str, Counter[str]] = defaultdict(Counter)
+    number: Counter[str] = Counter()
+    spans = sorted((each.time_range.start, each.time_range.end) for each in kernels)
+    for each in kernels:
+        kind = next(kind for kind, words in KINDS if re.search(words, each.name, re.IGNORECASE))
+        length = each.time_range.end - each.time_range.start
+        took[kind] += length
+        number[kind] += 1
+        names[kind][re.sub(r"\s+", " ", each.name)[:70]] += length
+    busy, until = 0.0, spans[0][0]
+    for start, end in spans:
+        busy += max(0.0, end - max(start, until))
+        until = max(until, end)
+    whole = until - spans[0][0]
+    found.append(f"from the first kernel to the last {whole / 1e3:.1f} ms, of it idle {(whole - busy) / 1e3:.1f} ms")
+    for kind, length in took.most_common():
+        most = "; ".join(f"{name} {each / 1e3:.1f}" for name, each in names[kind].most_common(5))
+        found.append(f"  {kind:<22}{length / 1e3:>9.1f} ms {number[kind]:>6} x   {most}")
+    calls = {"cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaMalloc", "cudaFree", "cudaHostAlloc", "aten::item"}
+    host = Counter({each.name: 0 for each in events if each.name in calls})
+    for each in events:
+        if each.name in calls:
+            host[each.name] += 1
+    found.append("  calls: " + ", ".join(f"{name} {count}" for name, count in host.items()))
+
+
+@contextmanager
+def memory_of(found: list[str]) -> Iterator[None]:
+    """While this lasts, allocations are recorded; what lives at the peak is added to `found`."""
+    import torch
+
+    if not torch.cuda.is_available():
+        yield
+        found.append("no memory of a GPU here")
+        return
+    torch.cuda.synchronize()
+    base = torch.cuda.memory_allocated()
+    torch.cuda.memory._record_memory_history(max_entries=2_000_000, context="alloc", stacks="python")
+    try:
+        yield
+        torch.cuda.synchronize()
+        trace = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+    now, most, at = 0, 0, 0
+    for index, event in enumerate(trace):
+        if event["action"] == "alloc":
+            now += event["size"]
+        elif event["action"] == "free_requested":
+            now -= event["size"]
+        if now > most:
+            most, at = now, index
+    living: dict[int, tuple[int, str]] = {}
+    for event in trace[: at + 1]:
+        if event["action"] == "alloc":
+            living[event["addr"]] = (event["size"], _place(event.get("frames") or []))
+        elif event["action"] == "free_requested":
+            living.pop(event["addr"], None)
+    places: Counter[str] = Counter()
+    for size, place in living.values():
+        places[place] += size
+    found.append(f"held before the step {base / 2**30:.3f} GiB, peak {(base + most) / 2**30:.3f} GiB; at the peak:")
+    found += [f"  {size / 2**20:>8.1f} MiB  {place}" for place, size in places.most_common(14)]
+
+
+def _place(frames: list[dict[str, Any]]) -> str:
+    """Return the innermost places of a stack that say something."""
+    told = [
+        f"{frame['filename'].rpartition('/')[2]}:{frame['line']} {frame['name']}"
+        for frame in frames
+        if frame["filename"].endswith(".py") and "/torch/" not in frame["filename"]
+    ]
+    return " < ".join(told[:3]) or "torch itself"
+
+
+def held(model: Any, optimizer: Any) -> list[str]:
+    """Return what stays from step to step: weights, what learns, its gradients and the optimizer's states."""
+    frozen = learns = grads = 0
+    for weight in model.parameters():
+        size = weight.numel() * weight.element_size()
+        if weight.requires_grad:
+            learns += size
+            grads += size if weight.grad is not None else 0
+        else:
+            frozen += size
+    states = here = 0
+    kept = getattr(optimizer, "optimizer", optimizer)
+    for state in kept.state.values():
+        for value in state.values():
+            if hasattr(value, "element_size"):
+                states += value.numel() * value.element_size()
+                here += value.numel() * value.element_size() if value.is_cuda else 0
+    kinds = {str(weight.dtype) for weight in model.parameters() if weight.requires_grad}
+    parts = {"frozen": frozen, "learns": learns, "gradients": grads, "states": states, "states on the GPU": here}
+    return [
+        ", ".join(f"{name} {size / 2**20:.1f} MiB" for name, size in parts.items()) + f", learns in {sorted(kinds)}"
+    ]
