@@ -61,3 +61,30 @@ def test_every_part_runs_at_tiny_size(workshop: Workshop, tmp_path: Path) -> Non
     found = json.loads((tmp_path / "curves" / "results.jsonl").read_text())
     assert found["apart"] < 0.05
     assert (tmp_path / "curves" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("words", [("compare",), ("profile",)])
+def test_speed_and_memory_are_measured_at_tiny_size(workshop: Workshop, tmp_path: Path, words: tuple[str]) -> None:
+    """pytest tests/train -m long"""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.gpu_speed", *words, "--out", str(tmp_path), "--tiny"],
+        cwd=ROOT,
+        env=workshop.environment(),
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    if words == ("profile",):
+        assert done.stdout.count("as it is") == 2
+        return
+    rows = [json.loads(line) for line in (tmp_path / "compare-16-hf.jsonl").read_text().splitlines()]
+    sides = {side: {row["name"]: row for row in rows if row["side"] == side} for side in ("trl", "ours")}
+    assert len(sides["ours"]) == 4
+    for name, theirs in sides["trl"].items():
+        # the same rows, the same start, the same hyperparameters
+        assert sides["ours"][name]["first"] == pytest.approx(theirs["first"], abs=2e-3)
+        assert sides["ours"][name]["last"] == pytest.approx(theirs["last"], abs=5e-3)
+        assert sides["ours"][name]["steps"] == theirs["steps"]

@@ -169,6 +169,30 @@ def test_what_attention_gave_need_not_be_computed_twice(
     compare(model, other, batch(how))
 
 
+@pytest.mark.parametrize("adapter", ["lora", "rslora", "lora8bit"])
+def test_the_backend_recomputes_one_way_or_the_other(adapter: str) -> None:
+    from dataclasses import replace
+
+    from strix_train.backends.base import Load
+    from strix_train.backends.hf import PlainBackend
+    from strix_train.device import Device
+    from strix_train.names import ModelName
+    from strix_train.recipe.adapter import LowRank
+
+    device = Device("cpu", "cpu", "", "", 0, False, False)
+    learns = LowRank(kind=adapter, r=4)  # type: ignore[arg-type]
+    wish = Load(ModelName("model", "/model", True), device, "fp32", 64, True, 3, adapter=learns)
+    for each, lean in ((wish, True), (replace(wish, recompute=False), False), (replace(wish, whole=False), False)):
+        backend = PlainBackend()
+        model = backend.adapt(adapted("llama").unload(), learns, each)
+        assert (backend.lean is not None) == lean
+        found = backend.recomputation(each)
+        assert found["gradient_checkpointing"] == (each.recompute and not lean)
+        if found["gradient_checkpointing"]:
+            assert found["gradient_checkpointing_kwargs"] == {"use_reentrant": adapter == "lora8bit"}
+        assert model.active_peft_config.use_rslora == (adapter == "rslora")
+
+
 def test_parked_states_change_no_bit() -> None:
     import torch
 
