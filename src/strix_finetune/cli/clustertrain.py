@@ -14,8 +14,8 @@ from strix_finetune.cli.run import variables
 
 if TYPE_CHECKING:
     from strix_finetune.cluster.nodes import Cluster
+    from strix_finetune.cluster.prepare import Environments
     from strix_finetune.cluster.reach import Reached, Unreached
-    from strix_finetune.cluster.train import Environments
 
 
 @click.command()
@@ -60,25 +60,26 @@ def train(
     ends all when one fails. The run's folder lies on the first machine, and is copied to ./runs from elsewhere.
     """
     from strix_finetune.cli.clustercheck import image_of
-    from strix_finetune.cluster import train as work
+    from strix_finetune.cluster import prepare
     from strix_finetune.cluster.file import read
     from strix_finetune.cluster.reach import open_nodes, try_nodes
+    from strix_finetune.cluster.train import train as work
     from strix_finetune.paths import find
 
     cluster = read(file)
     chosen = image_of(cluster, image, target)
-    wanted = work.Wanted(recipe, settings, resume, run, more)
+    wanted = prepare.Wanted(recipe, settings, resume, run, more)
     folders = find(os.environ)
-    facts = work.look_up(wanted, folders, os.environ)
+    facts = prepare.look_up(wanted, folders, os.environ)
     if no_check:
         with open_nodes(cluster, os.environ) as reached:
-            environments = work.unchecked(cluster, reached)
-            return work.train(cluster, wanted, facts, reached, environments, chosen, folders, os.environ)
+            environments = prepare.unchecked(cluster, reached)
+            return work(cluster, wanted, facts, reached, environments, chosen, folders, os.environ)
     with try_nodes(cluster, os.environ) as found:
         checked = _checked(cluster, chosen, found)
         if checked is None:
             return 1
-        return work.train(cluster, wanted, facts, *checked, chosen, folders, os.environ)
+        return work(cluster, wanted, facts, *checked, chosen, folders, os.environ)
 
 
 def _checked(
@@ -86,9 +87,9 @@ def _checked(
 ) -> tuple[list[Reached], Environments] | None:
     """The nodes and their environments, or, where training would fail, none: why has been printed."""
     from strix_finetune.cluster import examine
+    from strix_finetune.cluster.prepare import say
     from strix_finetune.cluster.reach import Reached
 
-    say = lambda text: print(f"cluster: {text}", file=sys.stderr, flush=True)  # noqa: E731
     examined = examine.look(cluster, image, found, say, quick=True)
     for finding in examined.findings:
         if finding.level != "ok":
