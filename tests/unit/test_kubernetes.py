@@ -158,7 +158,10 @@ def test_what_the_controllers_ask_for_beyond_the_schema(kind: str, project: Path
     replicated = jobset(found)["replicatedJobs"][0]
     container = pod(found)["containers"][0]
     policy = jobset(found)["failurePolicy"]
-    # JobSet's own rules, written into its CRD
+    # rules of JobSet's and the Trainer's admission
+    assert replicated["replicas"] == 1
+    longest = f"{'a' * 40}-{replicated['name']}-0-99999-abcde"
+    assert len(longest) <= 63
     assert re.fullmatch(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", policy["rules"][0]["name"])
     assert policy["rules"][0]["action"] in ("FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts")
     assert policy["rules"][0]["onJobFailureReasons"] == ["PodFailurePolicy"]
