@@ -46,12 +46,14 @@ class Asking:
     def _ask(self, phase: str, model: Any) -> None:
         questions = self.job.plan.questions
         wish = self.job.plan.loaded.recipe.questions
-        if not questions or wish is None or self.job.rank:
-            return
+        if not questions or wish is None or (self.job.rank and self.job.shared.whole):
+            return  # a model in pieces answers where all processes ask
         self.job.console.progress(f"asking {len(questions)} held-out questions …")
         with self.job.backend.answering(model):
             answers = ask(model, self.tokenizer, questions, max_new_tokens=wish.max_new_tokens)
             self.lines[phase] = [answer.as_json(phase=phase) for answer in answers]
+        if self.job.rank:
+            return
         every = [*self.lines["before"], *self.lines["after"]]
         self.job.folder.write("answers.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in every))
         right = sum(line["right"] for line in self.lines[phase])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from strix_train.data.mix import Rows
 from strix_train.errors import InputError, Problem
 from strix_train.names import ModelName, find_model, find_recipe
 from strix_train.recipe.load import Loaded, load
-from strix_train.recipe.schema import Question
+from strix_train.recipe.schema import Question, Recipe
 from strix_train.refusals import refusals
 from strix_train.sources import Set
 
@@ -86,7 +87,9 @@ def make(word: str, settings: Sequence[str] = (), *, with_backend: bool = True, 
     template = done(lambda: fit.template_of(loaded))
     done(lambda: rewards.check(loaded))
     backend = (
-        done(lambda: backends.choose(recipe.backend, recipe.method.kind, recipe.adapter.kind)) if with_backend else None
+        done(lambda: backends.choose(recipe.backend, recipe.method.kind, recipe.adapter.kind, _strategy(recipe)))
+        if with_backend
+        else None
     )
     if problems:
         raise InputError(problems)
@@ -107,6 +110,11 @@ def make(word: str, settings: Sequence[str] = (), *, with_backend: bool = True, 
         lengths,
         backend or backends.Choice(recipe.backend, "", True),
     )
+
+
+def _strategy(recipe: Recipe) -> str:
+    """Return the strategy that the backend must be able to follow: one process shares with nobody."""
+    return recipe.strategy.kind if os.environ.get("WORLD_SIZE", "1") != "1" else "none"
 
 
 def _numbered(loaded: Loaded, settings: Sequence[str]) -> Loaded:

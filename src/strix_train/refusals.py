@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
 from strix_train.errors import Problem
 from strix_train.recipe.load import Loaded
 from strix_train.recipe.method import Grpo
 
+IN_PIECES = ("sft", "cpt")
 METHODS = ("sft", "cpt", "dpo", "orpo", "kto", "reward", "grpo")
 
 
@@ -18,9 +20,14 @@ def refusals(loaded: Loaded) -> list[Problem]:
     if recipe.method.kind not in METHODS:
         what = f"method {recipe.method.kind} is not trained by this version"
         found.append(Problem(what, loaded.place("method"), f"it trains {', '.join(METHODS)}"))
-    if recipe.strategy.kind in ("fsdp", "deepspeed"):
-        what = f"strategy {recipe.strategy.kind} is not started by this version"
-        found.append(Problem(what, loaded.place("strategy"), "write strategy: auto, which is ddp under torchrun"))
+    if recipe.strategy.kind in ("fsdp", "deepspeed") and recipe.method.kind not in IN_PIECES:
+        what = f"strategy {recipe.strategy.kind} does not train method {recipe.method.kind}"
+        found.append(
+            Problem(what, loaded.place("strategy"), f"it trains {' and '.join(IN_PIECES)}; write ddp, or auto")
+        )
+    if recipe.strategy.kind == "deepspeed" and find_spec("deepspeed") is None:
+        what = "strategy deepspeed needs the package deepspeed, which is not here"
+        found.append(Problem(what, loaded.place("strategy"), "pip install 'strix-finetune[deepspeed]', or write fsdp"))
     if recipe.export and recipe.method.kind == "reward":
         what = "a reward model says numbers and no words, so that there is nothing to export it to"
         found.append(Problem(what, loaded.place("export"), "remove it: the adapter is always written"))

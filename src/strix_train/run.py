@@ -8,17 +8,19 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strix_train import afterwards, environment, importing, resuming, ruling, summary, trackers
+from strix_train import afterwards, backends, environment, importing, resuming, ruling, summary, trackers
 from strix_train import plan as plans
 from strix_train.console import Console
 from strix_train.distributed import seats
+from strix_train.distributed.strategy import Shared, told
 from strix_train.distributed.together import Ranks, joined
 from strix_train.errors import InputError, Interrupted, Problem, TrainError
 from strix_train.estimate import machines
+from strix_train.estimate.memory import Backend
 from strix_train.export import tools
 from strix_train.plan import Plan
 from strix_train.runfolder import RunFolder, create, find_unfinished
@@ -69,6 +71,7 @@ class _Work:
     resume: bool
     ranks: Ranks
     began: float
+    shared: Shared = field(default_factory=Shared)
 
     @property
     def main(self) -> bool:
@@ -136,8 +139,24 @@ def _run(work: _Work, run_dir: Path | None) -> int:
         rules=found,
         adapter=recipe.adapter,
     )
+    wish, work = _sharing(wish, work)
     with wanted.held() if work.main else nullcontext():
         return _in(wanted, work, wish)
+
+
+def _sharing(wish: Load, work: _Work) -> tuple[Load, _Work]:
+    """Settle how several processes share the model, which says how it is loaded, and by what backend."""
+    from strix_train.distributed import strategy
+
+    plan, device = work.plan, wish.device
+    name: Backend = "unsloth" if plan.backend.name == "unsloth" else "hf"
+    shared = strategy.decide(plan, device, work.ranks.world, wish.precision, name)
+    if not shared.whole and name == "unsloth":
+        choice = backends.choose("auto", adapter=plan.loaded.recipe.adapter.kind, strategy=shared.kind)
+        plan = replace(plan, backend=choice)
+    if not shared.direct:
+        device = replace(device, torch="cpu")
+    return replace(wish, device=device, whole=shared.whole), replace(work, plan=plan, shared=shared)
 
 
 def _in(folder: RunFolder, work: _Work, wish: Load) -> int:
@@ -207,29 +226,33 @@ def explained(error: Exception, log: Path) -> TrainError:
 
 
 def _train(folder: RunFolder, work: _Work, wish: Load) -> int:
-    from strix_train import backends, methods, versions
+    from strix_train import device as devices
+    from strix_train import methods, versions
     from strix_train.distributed import agreement, batch
 
-    plan, console = work.plan, work.console
+    plan, console, device = work.plan, work.console, devices.find()
     for reason in wish.rules.reasons:
         console.fact("rule", reason)
     console.progress("loading the libraries and the model …")
     ruling.before_import(wish.rules)
     backend, choice = backends.start(plan.backend)
-    ruling.after_import(wish.rules, wish.device)
+    ruling.after_import(wish.rules, device)
     _quiet_libraries()
     console.fact("backend", f"{backend.version} ({choice.reason}), {wish.precision}")
-    used = versions.collect(wish.device, backend.name, plan.inputs())
+    used = versions.collect(device, backend.name, plan.inputs())
     if work.resume and work.main:
         resuming.compare(console, folder, used)
-    work.ranks.agree("plan", agreement.facts_of(plan, used, resume=work.resume))
+    facts = agreement.facts_of(plan, used, resume=work.resume)
+    work.ranks.agree("plan", facts | {"strategy": f"{work.shared.kind} {work.shared.how}"})
+    if work.ranks.world > 1:
+        console.fact("strategy", told(work.shared))
     plan = batch.settled(plan, work.ranks, resuming.rows_of_a_step(folder, plan) if work.resume else 0, console)
     if work.main:
         schedule = plan.loaded.recipe.schedule
         rows = schedule.rows * schedule.accumulation * work.ranks.world
         folder.write_json("versions.json", {**used, "processes": work.ranks.world, "rows_per_step": rows})
-    work.ranks.start(wish.device)
-    job = methods.Job(plan, backend, wish, wish.device, folder, console, work.stopper, work.resume, work.ranks)
+    work.ranks.start(device)
+    job = methods.Job(plan, backend, wish, device, folder, console, work.stopper, work.resume, work.ranks, work.shared)
     outcome = methods.method(plan.loaded.recipe.method.kind)(job)
     if not work.main:
         return 130 if outcome.interrupted else 0

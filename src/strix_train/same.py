@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 # What changes nothing about the weights: where results go, what is shown, asked, kept and exported.
-MAY_DIFFER = ("output", "checkpoints", "questions", "samples", "logging", "guard", "evaluation", "export")
+MAY_DIFFER = ("strategy", "output", "checkpoints", "questions", "samples", "logging", "guard", "evaluation", "export")
 _ABSENT = object()
 
 

@@ -24,8 +24,7 @@ class Sampling:
     def __init__(self, job: Job, tokenizer: Any, *, on: bool = True) -> None:
         self.job, self.tokenizer = job, tokenizer
         recipe = job.plan.loaded.recipe
-        whole = job.world == 1 or recipe.strategy.kind in ("auto", "none", "ddp")
-        self.wish = recipe.samples if on and whole else None
+        self.wish = recipe.samples if on and job.shared.whole else None
         self.model: Any = None
 
     @property

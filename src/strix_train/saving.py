@@ -11,7 +11,8 @@ from typing import Any
 
 from strix_train import checkpoints
 from strix_train.console import gigabytes
-from strix_train.distributed import randomness
+from strix_train.distributed import randomness, zero
+from strix_train.distributed.shards import local
 from strix_train.distributed.together import Ranks
 from strix_train.errors import TrainError
 
@@ -72,8 +73,9 @@ class Room:
 
 
 class Saver:
-    """Carries a checkpoint through; one for each process, and process 0 writes it. `rows`: of a step.
+    """Carries a checkpoint through; one for each process, and process 0 writes it.
 
+    `rows`: of a step; `strategy`: its kind.
     `spare` returns the step up to which the newest checkpoint must stay, whatever happens; -1 for none.
     """
 
@@ -83,10 +85,11 @@ class Saver:
         ranks: Ranks,
         *,
         rows: int = 0,
+        strategy: str = "none",
         room: Room | None = None,
         spare: Callable[[], int] = lambda: -1,
     ) -> None:
-        self.folder, self.ranks, self.rows, self.spare = folder, ranks, rows, spare
+        self.folder, self.ranks, self.rows, self.strategy, self.spare = folder, ranks, rows, strategy, spare
         self.main = ranks.rank == 0
         self.room = room or Room(folder)
         self.writing = False
@@ -102,7 +105,10 @@ class Saver:
         try:
             write()
             if self.main:
-                facts = {"world": self.ranks.world, "rows": self.rows, "epoch": trainer.state.epoch}
+                if self.strategy == "deepspeed":
+                    zero.complete(checkpoints.aside(self.folder), self.ranks.world)
+                facts = {"world": self.ranks.world, "rows": self.rows, "strategy": self.strategy}
+                facts |= {"epoch": trainer.state.epoch}
                 checkpoints.publish(self.folder, step, **facts)
             self.ranks.main_first("saved")
         except BaseException as error:
@@ -132,7 +138,7 @@ def finite(model: Any) -> str:
     import torch
 
     for name, weight in model.named_parameters():
-        if weight.requires_grad and not bool(torch.isfinite(weight.detach()).all()):
+        if weight.requires_grad and not bool(torch.isfinite(local(weight.detach())).all()):
             return str(name)
     return ""
 

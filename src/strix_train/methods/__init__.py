@@ -10,6 +10,7 @@ from strix_train.backends.base import Backend, Load
 from strix_train.console import Console
 from strix_train.device import Device
 from strix_train.distributed.seats import Seat
+from strix_train.distributed.strategy import Shared
 from strix_train.distributed.together import Ranks
 from strix_train.plan import Plan
 from strix_train.runfolder import RunFolder
@@ -18,7 +19,10 @@ from strix_train.stopping import Stopper
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All that a method works with. `ranks`: this process among those that train together."""
+    """All that a method works with. `ranks`: this process among those that train together; `shared`: how they do.
+
+    `wish.device` is where the model is loaded, which may be memory, and `device` where it is trained.
+    """
 
     plan: Plan
     backend: Backend
@@ -29,6 +33,7 @@ class Job:
     stopper: Stopper
     resume: bool
     ranks: Ranks = field(default_factory=lambda: Ranks(Seat()))
+    shared: Shared = field(default_factory=Shared)
 
     @property
     def rank(self) -> int:

@@ -13,8 +13,10 @@ from typing import Any, Protocol
 from strix_train import checkpoints, trackers
 from strix_train.asking import Asking
 from strix_train.console import gigabytes
-from strix_train.distributed import digests, evenly, share
-from strix_train.errors import TrainError
+from strix_train.distributed import digests, evenly, shards, share, zero
+from strix_train.distributed.sharded import with_shards
+from strix_train.distributed.together import Disagreement
+from strix_train.errors import Problem, TrainError
 from strix_train.guard import Guard
 from strix_train.methods import Job, Outcome
 from strix_train.sampling import Sampling
@@ -67,6 +69,10 @@ def carry_out(job: Job, setup: Setup) -> Outcome:
     checkpoint = _checkpoint(job) if job.resume else None
     began = checkpoints.step_of(checkpoint) if checkpoint else 0
     _room(job, model)
+    if job.shared.kind == "fsdp":
+        shards.shard(model, job.device.torch.partition(":")[0], job.world, job.shared.how)
+    elif job.shared.kind == "deepspeed":
+        zero.prepare(model)
     asking = Asking(job, tokenizer)
     if setup.asks:
         asking.before(model)
@@ -81,10 +87,15 @@ def carry_out(job: Job, setup: Setup) -> Outcome:
         else ()
     )
     watch = Watch(job, setup.proof, _guard(job, began), sampling, following)
-    saver = Saver(folder.checkpoints, job.ranks, rows=_rows_of_a_step(job), spare=watch.spare)
-    trainer = setup.build(
-        lambda base: with_saver(evenly.ordered(job, base, setup.shuffled), saver, setup.proof.look, watch.before_save)
-    )
+    saver = Saver(folder.checkpoints, job.ranks, rows=_rows_of_a_step(job), strategy=job.shared.kind, spare=watch.spare)
+
+    def wrap(base: Any) -> Any:
+        ordered = evenly.ordered(job, base, setup.shuffled)
+        if job.shared.kind == "fsdp":
+            ordered = with_shards(ordered, job.shared.how, main=job.rank == 0)
+        return with_saver(ordered, saver, setup.proof.look, watch.before_save)
+
+    trainer = setup.build(wrap)
     watch.trainer, sampling.model = trainer, model
     _joined(job, trainer, watch)
     if checkpoint:
@@ -112,8 +123,9 @@ def carry_out(job: Job, setup: Setup) -> Outcome:
     if setup.evaluate:
         facts["eval_loss"] = setup.evaluate(trainer)
         console.fact("eval", f"loss {facts['eval_loss']:.4f}")
+    state = _gathered(job, model, trainer)
     if job.rank == 0:
-        folder.write_folder(folder.result_name(model), lambda aside: _save(model, tokenizer, aside))
+        folder.write_folder(folder.result_name(model), lambda aside: _save(model, tokenizer, aside, state))
     job.ranks.main_first("saved")
     facts["questions"] = asking.after(model) if setup.asks else None
     facts["peak_memory"] = peak_memory(job.device)
@@ -130,7 +142,14 @@ def _agree(job: Job, model: Any) -> None:
 def _checkpoint(job: Job) -> Path | None:
     """Return the checkpoint to go on from, as process 0 finds it and as it lies on this machine."""
     parent, warn = job.folder.checkpoints, lambda text: job.console.fact("warning", text)
-    return share.everywhere(job.ranks, checkpoints.newest(parent, warn) if job.rank == 0 else None, parent)
+    found = share.everywhere(job.ranks, checkpoints.newest(parent, warn) if job.rank == 0 else None, parent)
+    before = checkpoints.manifest(found) if found else {}
+    pieces = [before.get("strategy") == "deepspeed", job.shared.kind == "deepspeed"]
+    if found and any(pieces) and (not all(pieces) or before.get("world") != job.world):
+        was = f"{before.get('strategy')} with {before.get('world')} processes"
+        what = f"{found.name} is of strategy {was}, and would go on as {job.shared.kind} with {job.world}"
+        raise Disagreement(Problem(what, cure="DeepSpeed's pieces fit its own strategy and as many processes only"))
+    return found
 
 
 def _rows_of_a_step(job: Job) -> int:
@@ -206,7 +225,16 @@ def _sums(metrics: Path) -> dict[str, Any]:
     }
 
 
-def _save(model: Any, tokenizer: Any, folder: Path) -> None:
-    more = {"save_embedding_layers": False} if hasattr(model, "peft_config") else {}
+def _gathered(job: Job, model: Any, trainer: Any) -> dict[str, Any] | None:
+    """Return the result of a model in pieces; all processes must ask. None where process 0 holds it whole."""
+    if job.shared.kind == "deepspeed" and hasattr(trainer.model_wrapped, "zero_optimization"):
+        return zero.gathered(trainer, stage=job.shared.stage, keep=job.rank == 0)
+    return shards.gathered(model, keep=job.rank == 0) if job.shared.kind == "fsdp" else None
+
+
+def _save(model: Any, tokenizer: Any, folder: Path, state: dict[str, Any] | None) -> None:
+    more: dict[str, Any] = {"save_embedding_layers": False} if hasattr(model, "peft_config") else {}
+    if state is not None:
+        more["state_dict"] = state
     model.save_pretrained(str(folder), **more)
     tokenizer.save_pretrained(str(folder))

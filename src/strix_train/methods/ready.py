@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strix_train.answers import stop_tokens
+from strix_train.distributed import strategy
 from strix_train.errors import InputError, Problem, TrainError, nearest
 from strix_train.methods import Job
 from strix_train.recipe.adapter import LowRank
@@ -139,7 +140,7 @@ def arguments(job: Job, steps: int) -> dict[str, Any]:
         "remove_unused_columns": False,
         # a PyTorch with MPI would be preferred to Gloo, and MPI knows nothing of torchrun: one process a world
         "ddp_backend": "gloo" if job.world > 1 and not job.device.is_gpu else None,
-        "ddp_find_unused_parameters": False if job.world > 1 else None,
+        **strategy.arguments(job.shared),
     }
 
 

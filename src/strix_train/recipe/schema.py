@@ -87,7 +87,16 @@ class Strategy(Strict):
     """How several processes train together."""
 
     kind: Literal["auto", "none", "ddp", "fsdp", "deepspeed"] = Field(
-        default="auto", description="auto: ddp where torchrun started several processes, else none."
+        default="auto",
+        description="auto: ddp where several processes were started and each can hold the model, fsdp where not.",
+    )
+    stage: Literal[2, 3] = Field(
+        default=3, description="Of deepspeed: 2 shares gradients and optimizer, 3 the weights as well."
+    )
+    keep: Literal["auto", "nothing", "step", "frozen"] = Field(
+        default="auto",
+        description="What fsdp keeps gathered: nothing but the layer at work, all weights until a step ends, or what "
+        "is frozen ever; auto: the most that fits, and frozen weights where the link is slow.",
     )
 
 

@@ -1,0 +1,154 @@
+"""FSDP by torch's own fully_shard: each process holds a piece of every weight, gradient and optimizer state.
+
+accelerate turns FSDP into DDP on a CPU without a word, so it has no part in this: the model is sharded before the
+trainer sees it, and what is not a DTensor then is an error. Layers are gathered one after the other; embeddings, the
+last norm and the output layer stay gathered with the root, since the loss reads the output layer's weight itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+from strix_train.errors import TrainError
+
+# What stays gathered: nothing but the layer at work, all weights until the last pass of a step, or frozen weights ever.
+Keep = Literal["nothing", "step", "frozen"]
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """`keep`: see Keep. `quiet`: gradients are summed here until the last pass of a step, and only then sent.
+
+    `narrow`: weights of 32 bits are gathered as bf16.
+    """
+
+    keep: Keep = "nothing"
+    quiet: bool = True
+    narrow: bool = False
+
+
+def shard(model: Any, device: str, world: int, how: How) -> None:
+    """Shard a model in place over all processes. `device`: torch's kind of it. Raises TrainError where it is not."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+
+    mesh = init_device_mesh(device, (world,))
+    more: dict[str, Any] = {"mesh": mesh}
+    if how.narrow:
+        more["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    if how.keep == "frozen":
+        more["ignored_params"] = {weight for weight in model.parameters() if not weight.requires_grad}
+    layers = blocks(model)
+    shared = [layer for layer in layers if how.keep != "frozen" or any(it.requires_grad for it in layer.parameters())]
+    for layer in shared:
+        fully_shard(layer, reshard_after_forward=how.keep == "nothing", **more)
+    fully_shard(model, reshard_after_forward=False, **more)
+    for layer, following in pairwise(shared):
+        layer.set_modules_to_forward_prefetch([following])
+        following.set_modules_to_backward_prefetch([layer])
+    for name in ("generate",):
+        if hasattr(model, name):
+            register_fsdp_forward_method(model, name)
+    inner = model.get_base_model() if hasattr(model, "peft_config") else model
+    inner._is_fsdp_managed_module = True  # transformers' generate then keeps all processes in step
+    proven(model)
+
+
+def blocks(model: Any) -> list[Any]:
+    """Return the layers of a model, outermost first found: those that transformers itself never divides."""
+    import torch
+
+    inner = model.get_base_model() if hasattr(model, "peft_config") else model
+    names = set(getattr(inner, "_no_split_modules", None) or ())
+    found = [module for module in model.modules() if type(module).__name__ in names]
+    if not found:
+        lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList) and len(module) > 1]
+        found = list(max(lists, key=lambda each: sum(weight.numel() for weight in each.parameters()), default=[]))
+    inside = {id(below) for module in found for below in module.modules() if below is not module}
+    return [module for module in found if id(module) not in inside]
+
+
+def proven(model: Any) -> None:
+    """Raise TrainError unless everything that learns is a DTensor, so that nothing trains whole in silence."""
+    from torch.distributed.tensor import DTensor
+
+    whole = [
+        name for name, weight in model.named_parameters() if weight.requires_grad and not isinstance(weight, DTensor)
+    ]
+    if whole:
+        raise TrainError(f"{len(whole)} weights are not shared among the processes, {whole[0]} for one")
+
+
+def local(tensor: Any) -> Any:
+    """Return what this process holds of a tensor."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def is_sharded(model: Any) -> bool:
+    """Whether what learns lies in pieces."""
+    return any(hasattr(weight, "to_local") for weight in model.parameters() if weight.requires_grad)
+
+
+def whole(tensor: Any) -> Any:
+    """Return a tensor in memory, gathered where it is in pieces: all processes must ask."""
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().cpu()
+
+
+def gathered(model: Any, *, keep: bool) -> dict[str, Any]:
+    """Return what belongs into a result, in memory; one weight at a time is gathered. Only where `keep` is it kept.
+
+    Of an adapter only what learns; of a model its whole state.
+    """
+    adapter = hasattr(model, "peft_config")
+    found: dict[str, Any] = {}
+    every = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    names = {name for name, weight in model.named_parameters() if weight.requires_grad or not adapter}
+    for name, tensor in model.state_dict().items():
+        # buffers belong to a model, and of tied weights one is enough
+        if name not in names and (adapter or name in every):
+            continue
+        value = whole(tensor)
+        if keep:
+            found[name] = value
+    return found
+
+
+def fill(weight: Any, value: Any) -> None:
+    """Copy a whole tensor into a weight, or this process's piece of it into its piece."""
+    import torch
+
+    with torch.no_grad():
+        local(weight).copy_(piece(value, weight))
+
+
+def piece(value: Any, like: Any) -> Any:
+    """Return this process's piece of a whole tensor, cut as `like` is."""
+    if not hasattr(like, "to_local"):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    moved = value.to(like.to_local().device, like.dtype)
+    return distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None).to_local()
+
+
+def like(value: Any, weight: Any) -> Any:
+    """Return a whole tensor as a DTensor cut as `weight` is; it keeps its type."""
+    from torch.distributed.tensor import distribute_tensor
+
+    moved = value.to(weight.to_local().device)
+    return distribute_tensor(moved, weight.device_mesh, weight.placements, src_data_rank=None)
+
+
+def learning(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what learns, by the names that a result's files have."""
+    named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    if not hasattr(model, "peft_config"):
+        yield from named.items()
+        return
+    from peft import get_peft_model_state_dict
+
+    yield from get_peft_model_state_dict(model, state_dict=named).items()
