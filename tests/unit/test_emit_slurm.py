@@ -120,6 +120,19 @@ def test_podman_runs_one_container_on_each_node(tmp_path: Path) -> None:
     assert {"--kill-on-bad-exit=1", "--wait=0", "--ntasks-per-node=1"} <= set(step)
 
 
+def test_podman_without_root_keeps_groups_and_finds_a_folder_for_its_state(tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "id").write_text("#!/bin/sh\necho 1000\n")
+    (tools / "id").chmod(0o755)
+    for gpu, groups in ((True, ["keep-groups"]), (False, [])):
+        (argv,) = ran(job(gpu=gpu), tmp_path, XDG_RUNTIME_DIR="", TMPDIR=str(tmp_path))[1]["podman"]
+        assert after(argv, "--userns") == ["keep-id"]
+        assert after(argv, "--group-add") == groups
+        assert ("/dev/kfd" in after(argv, "--device")) == gpu
+    assert (tmp_path / "podman-run-1000").stat().st_mode & 0o777 == 0o700
+
+
 def test_apptainer_keeps_the_rocm_of_the_image(tmp_path: Path) -> None:
     code, said = ran(job(runtime="apptainer", image="images/x.sif"), tmp_path, OMP_NUM_THREADS="4")
     assert code == 0
