@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from strix_train.estimate import lean
 from strix_train.estimate.shapes import Block, Shape
 
 Backend = Literal["unsloth", "hf"]
@@ -30,7 +31,8 @@ class Wish:
     """What would be trained, and how. `length` in tokens. `bits`: of the number format: 16 or 32.
 
     `rows`: of a forward pass, the halves of pairs counted apart. `master`: bytes of a weight that learns whole.
-    `eager`: attention that holds its scores. `offload`: Unsloth moves what layers leave behind to the system's memory.
+    `eager`: attention that holds its scores. `offload`: what layers leave behind moves to the system's memory. `lean`:
+    layers are lean (strix_train.lean).
     `chunked`: the loss never holds all logits. `scores`: the loss has no logits (reward models). `copies`: models
     beside the one that learns. `generates`: tokens that are generated for each row before the step.
     """
@@ -53,6 +55,7 @@ class Wish:
     copies: int = 0
     generates: int = 0
     targets: frozenset[str] | None = None
+    lean: bool = False
 
     @property
     def tokens(self) -> int:
@@ -105,6 +108,17 @@ def parts(wish: Wish, *, ranks: int = 1) -> Parts:
     shape, tokens = wish.shape, wish.tokens
     learning = wish.learning
     trainable = wish.trainable
+    if wish.lean and wish.chunked:
+        most, away = lean.peak(wish)
+        return Parts(
+            weights=_weights(wish),
+            gradients=int(most.gradients / ranks),
+            optimizer=int(most.optimizer),
+            activations=int(most.activations),
+            logits=int(most.logits),
+            workspace=_workspace(wish),
+            offloaded=int(away),
+        )
     gradients = trainable * learning / ranks
     kept, work, one, offloaded = _layers(wish)
     # with several passes to a step, the gradients of the ones before are there from the beginning

@@ -7,6 +7,7 @@ from typing import Literal
 from strix_train import backends
 from strix_train.devicerules import Facts, half_is_too_narrow, has_bf16, rules
 from strix_train.errors import InputError
+from strix_train.estimate import lean as leanly
 from strix_train.estimate.machines import Machine
 from strix_train.estimate.memory import Backend, Wish
 from strix_train.estimate.shapes import Shape
@@ -57,6 +58,7 @@ def wish(
     bits = bits_of(recipe, machine, family)
     targets = frozenset(low.targets) if low and not isinstance(low.targets, str) else None
     whole = adapter.kind == "full"
+    lean = _lean(recipe, shape, chosen) and machine.is_gpu and recompute
     return Wish(
         shape=shape,
         adapter=adapter.kind,
@@ -69,14 +71,23 @@ def wish(
         master=2 if adapter.kind == "full" and adapter.weights == "bf16" and bits == 16 else 4,
         recompute=recompute,
         eager=_eager(machine, family, chosen),
-        offload=chosen == "unsloth" and machine.is_gpu and recompute,
+        offload=machine.is_gpu and recompute and (chosen == "unsloth" or (lean and not machine.unified)),
         gpu=machine.is_gpu,
         chunked=method.kind != "orpo",
         scores=method.kind == "reward",
         copies=1 if whole and method.kind in _REFERENCE else 0,
         generates=method.max_new_tokens if isinstance(method, Grpo) else 0,
         targets=targets,
+        lean=lean,
     )
+
+
+def _lean(recipe: Recipe, shape: Shape, backend: Backend) -> bool:
+    """Whether layers are lean where they are recomputed."""
+    adapter = recipe.adapter
+    low = isinstance(adapter, LowRank) and adapter.kind in leanly.ADAPTERS and not adapter.dropout
+    apart = recipe.strategy.kind in ("fsdp", "deepspeed")
+    return backend == "hf" and low and not apart and recipe.method.kind != "reward" and leanly.able(shape)
 
 
 def _widest(shape: Shape) -> int:

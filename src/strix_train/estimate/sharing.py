@@ -29,13 +29,14 @@ class Traffic:
     """Bytes that each rank sends, and takes in as well, of an optimizer step.
 
     `forward`, `backward`: in every pass; `once`: beside them in a step, at its last backward pass. `messages`: how many
-    collectives these are, in the same order.
+    collectives these are, in the same order; `gathers`: bytes of them that are gathered and not averaged.
     """
 
     forward: float = 0.0
     backward: float = 0.0
     once: float = 0.0
     messages: tuple[int, int, int] = (0, 0, 0)
+    gathers: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     def step(self, accumulation: int) -> float:
         """Bytes of a whole step."""
@@ -93,20 +94,18 @@ def traffic(wish: Wish, sharing: Sharing, ranks: int) -> Traffic:
         buckets = ceil(learns / _ZERO_BUCKET)
         sent = share * learns * wish.width
         return Traffic(backward=sent, once=sent, messages=(0, buckets, buckets))
-    gradients = learns * _SUM
+    gradients = float(learns * _SUM)
     if not wish.gpu:
         gradients *= 2  # gloo has no reduce-scatter: it averages all on every rank
     weights, count = _gathered(wish), wish.shape.layers + 1
+    weights, gradients = share * weights, share * gradients
     if sharing == "kept":
-        return Traffic(backward=share * gradients, once=share * weights, messages=(0, count, count))
+        return Traffic(0.0, gradients, weights, (0, count, count), (0.0, 0.0, weights))
     if sharing == "quiet":
-        return Traffic(once=share * (weights + gradients), messages=(0, 0, 2 * count))
+        return Traffic(0.0, 0.0, weights + gradients, (0, 0, 2 * count), (0.0, 0.0, weights))
     # what is outside of layers is gathered once a pass and kept for its backward pass
-    return Traffic(
-        forward=share * weights,
-        backward=share * (weights - _outer(wish) + gradients),
-        messages=(count, 2 * count - 1, 0),
-    )
+    again = weights - share * _outer(wish)
+    return Traffic(weights, again + gradients, 0.0, (count, 2 * count - 1, 0), (weights, again, 0.0))
 
 
 def gathered(wish: Wish, block: Block) -> float:

@@ -45,7 +45,16 @@ def operations(wish: Wish) -> float:
             reach = 128  # chunks of a delta rule
         seen += block.count * 4.0 * block.queries * reach / 2
     attention = seen * tokens * (1 + 2 + (1 if wish.recompute else 0))
-    return inner + outer + attention
+    return inner + outer + attention - (_not_again(wish, seen) if wish.lean else 0.0)
+
+
+def _not_again(wish: Wish, seen: float) -> float:
+    """Return the operations that lean layers leave out of what they compute again. `seen`: attention's of one token."""
+    spared = 0.0
+    for block in wish.shape.blocks:
+        names = ("down_proj", "o_proj") if wish.offload else ("down_proj",)
+        spared += block.count * 2.0 * sum(each.inputs * each.outputs for each in block.linears if each.name in names)
+    return wish.tokens * (spared + (seen if wish.offload else 0.0))
 
 
 def of(wish: Wish, machine: Machine) -> Speed | None:

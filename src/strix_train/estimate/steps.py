@@ -21,6 +21,8 @@ from strix_train.estimate.sharing import Sharing, Traffic
 # Seconds that a collective takes beside the wire, and the share of the ideal that is good enough.
 _CALL = 30e-6
 GOOD = 0.9
+# gloo gathers in one direction after the other, nearly: times of the wire, measured with two ranks (docs/clusters.md).
+GLOO_GATHER = 1.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,10 @@ def of(wish: Wish, machine: Machine, sharing: Sharing, ranks: int, link: Link) -
     pace = speed.of(wish, machine)
     if pace is None:
         return None
-    sent = share.traffic(wish, sharing, ranks)
-    return step(pace.seconds, forward(wish), wish.accumulation, sent, ranks, link, overlap=overlap(machine))
+    sent, gather = share.traffic(wish, sharing, ranks), 1.0 if machine.is_gpu else GLOO_GATHER
+    return step(
+        pace.seconds, forward(wish), wish.accumulation, sent, ranks, link, overlap=overlap(machine), gather=gather
+    )
 
 
 def overlap(machine: Machine) -> float:
@@ -55,14 +59,23 @@ def overlap(machine: Machine) -> float:
 
 
 def step(
-    compute: float, first: float, accumulation: int, sent: Traffic, ranks: int, link: Link, *, overlap: float
+    compute: float,
+    first: float,
+    accumulation: int,
+    sent: Traffic,
+    ranks: int,
+    link: Link,
+    *,
+    overlap: float,
+    gather: float = 1.0,
 ) -> Step:
     """Return the step of what computes for `compute` seconds in all, `first` of each pass being its forward part.
 
-    `overlap`: the share that is hidden, from 0 to 1.
+    `overlap`: the share that is hidden, from 0 to 1. `gather`: times of the wire that gathering takes.
     """
     one = compute / accumulation
-    there, back, once = (_wire(*each, ranks, link) for each in zip(_bytes(sent), sent.messages, strict=True))
+    parts = zip((sent.forward, sent.backward, sent.once), sent.gathers, sent.messages, strict=True)
+    there, back, once = (_wire(each + (gather - 1) * some, count, ranks, link) for each, some, count in parts)
     passes = _beside(one * first, there, overlap) + _beside(one * (1 - first), back, overlap)
     # what is sent once goes beside the last backward pass, or what that has left of itself
     left = max(0.0, one * (1 - first) - back)
@@ -95,10 +108,6 @@ def _more(least: int) -> Iterator[int]:
     while value <= 65536:
         yield value
         value = max(value + 1, ceil(value * 1.1) if value > 16 else 0)
-
-
-def _bytes(sent: Traffic) -> tuple[float, float, float]:
-    return sent.forward, sent.backward, sent.once
 
 
 def _wire(sent: float, messages: int, ranks: int, link: Link) -> float:
