@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -138,6 +139,41 @@ def test_gradients_add_up_over_passes_and_in_16_bits(small_slices: None) -> None
     for name, grad in sums[0].items():
         assert sums[1][name].dtype == torch.float32
         assert float((sums[1][name] - grad).norm()) <= 0.03 * float(grad.norm()), name
+
+
+@pytest.mark.parametrize(("rows", "made"), [(5, 7 * 2), (1, 7 + 7 + 5)])
+def test_weights_of_4_bits_are_made_once_for_all_slices(rows: int, made: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for bitsandbytes: what is stored is half of the weight, and is doubled when it is wanted."""
+    import torch
+
+    class Params4bit(torch.nn.Parameter):  # type: ignore[misc]
+        pass
+
+    class Linear4bit(torch.nn.Linear):  # type: ignore[misc]
+        pass
+
+    wanted: list[int] = []
+
+    def doubled(data: Any, state: Any) -> Any:
+        wanted.append(data.numel())
+        return data * state
+
+    fake = ModuleType("bitsandbytes.functional")
+    fake.dequantize_4bit = doubled  # type: ignore[attr-defined]
+    model, other = adapted("llama"), adapted("llama")
+    for module in [each for each in other.modules() if hasattr(each, "base_layer")]:
+        base = module.base_layer
+        base.__class__ = Linear4bit
+        base.weight = Params4bit(base.weight.data / 2, requires_grad=False)
+        base.weight.quant_state = 2.0
+    assert install.install(other, offload=False)
+    monkeypatch.setitem(sys.modules, "bitsandbytes", ModuleType("bitsandbytes"))
+    monkeypatch.setitem(sys.modules, "bitsandbytes.functional", fake)
+    monkeypatch.setattr(layer, "ROWS", 64)
+    monkeypatch.setattr(layer, "TOKENS", 30)
+    compare(model, other, {name: value[:rows] for name, value in batch("full").items()})
+    # all of a layer forward, and backward; one slice makes the five that it needs twice again, and keeps none
+    assert len(wanted) == 3 * made
 
 
 @pytest.mark.parametrize("how", ["full", "right"])

@@ -56,14 +56,18 @@ def rows_at_a_time(tokens: int) -> int:
 
 
 class Work:
-    """The computation of one layer on one device, for one pass over it."""
+    """The computation of one layer on one device, for one pass over it, forward or backward.
 
-    def __init__(self, parts: Parts, shared: Pass, dtype: Any) -> None:
+    `tokens` of all rows: where they are several slices, weights that are made of 4 bits are made once for all of them.
+    """
+
+    def __init__(self, parts: Parts, shared: Pass, dtype: Any, tokens: int) -> None:
         self.parts, self.shared, self.steps, self.dtype = parts, shared, shared.steps, dtype
-        self.inputs = Shared((parts.queries, parts.keys, parts.values), dtype)
-        self.output = Shared((parts.output,), dtype)
-        self.gates = Shared((parts.gate, parts.up), dtype)
-        self.down = Shared((parts.down,), dtype)
+        dense: dict[int, Any] | None = {} if tokens > TOKENS else None
+        self.inputs = Shared((parts.queries, parts.keys, parts.values), dtype, dense)
+        self.output = Shared((parts.output,), dtype, dense)
+        self.gates = Shared((parts.gate, parts.up), dtype, dense)
+        self.down = Shared((parts.down,), dtype, dense)
         cast((self.inputs, self.output, self.gates, self.down))
 
     def heads(self, x: Any, cos: Any, sin: Any) -> tuple[Any, Any, list[Any], list[Any]]:
@@ -196,7 +200,7 @@ class Work:
         import torch
 
         each, place = self.parts.down, self.down.places.get(id(self.parts.down))
-        weight = each.dense(self.dtype)
+        weight = self.down.dense(each)
         if place is None:
             return outer @ weight
         part = torch.empty(len(outer), self.down.rank, dtype=self.dtype, device=outer.device)
@@ -218,7 +222,7 @@ def function() -> Any:
             x = x.detach().contiguous()
             out = torch.empty_like(x)
             with torch.autocast(x.device.type, enabled=False):
-                work = Work(parts, shared, x.dtype)
+                work = Work(parts, shared, x.dtype, x.shape[0] * x.shape[1])
                 for some, seen, *turns in shared.slices(len(x)):
                     kept = work.ahead(x[some], seen, (turns[0], turns[1]), out[some])
                     stay = last and some.stop == len(x)
@@ -230,7 +234,7 @@ def function() -> Any:
             [grad] = outer
             shared, wanted, sums = ctx.shared, ctx.needs_input_grad[2], Gradients()
             with torch.autocast(grad.device.type, enabled=False), torch.no_grad():
-                work = Work(ctx.parts, shared, grad.dtype)
+                work = Work(ctx.parts, shared, grad.dtype, grad.shape[0] * grad.shape[1])
                 slices = list(shared.slices(len(grad)))
                 found = torch.empty(grad.shape, dtype=grad.dtype, device=grad.device) if len(slices) > 1 else None
                 for some, seen, *turns in reversed(slices):

@@ -42,12 +42,15 @@ def cast(groups: Sequence[Shared]) -> None:
 
 
 class Shared:
-    """Linear layers of one input, with the adapters' weights as they are multiplied with, once `cast` was called."""
+    """Linear layers of one input, with the adapters' weights as they are multiplied with, once `cast` was called.
 
-    def __init__(self, projections: Sequence[Projection], dtype: Any) -> None:
+    `dense`: where weights are kept that had to be made of 4 bits, since they are multiplied with several times.
+    """
+
+    def __init__(self, projections: Sequence[Projection], dtype: Any, dense: dict[int, Any] | None = None) -> None:
         import torch
 
-        self.projections, self.dtype = projections, dtype
+        self.projections, self.dtype, self.kept = projections, dtype, dense
         adapted = [each for each in projections if each.down is not None]
         self.places: dict[int, slice] = {}
         self.wanted: list[tuple[Any, Any]] = []
@@ -64,6 +67,14 @@ class Shared:
         self.wanted = [(self.downs[self.places[id(each)]], each.down) for each in adapted]
         self.wanted += [(self.ups[id(each)], each.up) for each in adapted]
 
+    def dense(self, each: Projection) -> Any:
+        """Return a weight as it is multiplied with; one that has to be made for it is made once, where it is kept."""
+        if self.kept is None or not each.quantized:
+            return each.dense(self.dtype)
+        if id(each) not in self.kept:
+            self.kept[id(each)] = each.dense(self.dtype)
+        return self.kept[id(each)]
+
     def low(self, x: Any) -> Any:
         """Return what all adapters make of an input, (tokens, ranks), or None where there is none."""
         return x @ self.downs.T if self.rank else None
@@ -72,7 +83,7 @@ class Shared:
         """Return one layer's result, written into `out` where that is given."""
         import torch
 
-        weight = each.dense(self.dtype)
+        weight = self.dense(each)
         if out is None:
             out = torch.empty(len(x), weight.shape[0], dtype=self.dtype, device=x.device)
         place = self.places.get(id(each))
@@ -113,7 +124,7 @@ class Shared:
         if inner is not None:
             torch.mm(inner, self.downs, out=out)
         for each, grad in zip(self.projections, grads, strict=True):
-            weight = each.dense(self.dtype)
+            weight = self.dense(each)
             if started:
                 out.addmm_(grad, weight)
             else:

@@ -28,6 +28,11 @@ class Projection:
     up: Any = None
     scale: float = 1.0
 
+    @property
+    def quantized(self) -> bool:
+        """Whether the weight has to be made before it is multiplied with."""
+        return getattr(self.weight, "quant_state", None) is not None
+
     def dense(self, dtype: Any) -> Any:
         """Return the weight (outputs, inputs) as it is multiplied with."""
         state = getattr(self.weight, "quant_state", None)
