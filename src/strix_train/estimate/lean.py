@@ -1,0 +1,78 @@
+"""The peak of a step whose layers are lean (strix_train.lean), by part: counted from what they hold at each moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from strix_train.estimate.memory import Wish
+    from strix_train.estimate.shapes import Shape
+
+# Families whose layers can be lean.
+KINDS = ("llama", "mistral", "qwen2", "qwen3")
+ADAPTERS = ("lora", "rslora", "qlora")
+# Tokens of a slice of rows, and of one of the gated part (lean.layer), and bytes of a chunk of the loss.
+ROWS, TOKENS, CHUNK = 8192, 4096, 2**27
+# Bytes of attention's own work for each number of all queries, forward and backward.
+_ATTENTION = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Bytes on the device at one moment of a step."""
+
+    activations: float
+    logits: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.activations + self.logits + self.gradients + self.optimizer
+
+
+def able(shape: Shape) -> bool:
+    """Whether the layers of a shape can be lean: of a family that can, and seeing all tokens."""
+    usual = all(block.window == 0 and not block.experts for block in shape.blocks)
+    return shape.kind in KINDS and usual and shape.exact
+
+
+def peak(wish: Wish) -> tuple[Moment, float]:
+    """Return the moment at which a step takes the most, and the bytes that wait in the system's memory then."""
+    shape, width, tokens = wish.shape, wish.width, wish.tokens
+    some = min(tokens, max(1, ROWS // wish.length) * wish.length)
+    few = min(some, TOKENS)
+    block = max(shape.blocks, key=lambda each: each.mlp)
+    stream, part, piece = (count * shape.hidden * width for count in (tokens, some, few))
+    seen = some * block.queries * width
+    heads = some * (block.queries + 2 * block.values) * width
+    learned = wish.trainable * wish.learning
+    early = learned if wish.accumulation > 1 else 0
+    states = 2.0 * learned
+    # away: a layer's input, what attention gave, and the sum of both; else the inputs stay
+    bundle = 2.0 * part + seen
+    kept = bundle if wish.offload else shape.layers * float(stream)
+    waiting = 0.0 if wish.offload else states
+    rows = min(tokens, max(16, CHUNK // (4 * shape.vocabulary) // 128 * 128) * 2)
+    chunk = rows * (shape.vocabulary + shape.hidden) * width
+    # weights of 4 bits are made once for all slices of a layer, where there are several
+    made = 2.0 * block.linear_weights if wish.adapter == "qlora" and tokens > TOKENS else 0.0
+    through = made + stream * (2.0 if some < tokens else 1.0)
+    # where nothing waits elsewhere, what attention gave is made again and is there as well
+    mine = bundle if wish.offload else part + seen + heads + part
+    gated = through + mine + 2.0 * piece + 3.0 * few * block.mlp * width
+    attention = through + 2.0 * part + bundle * wish.offload + seen + 2.0 * heads + _ATTENTION * seen / width
+    loss = Moment(
+        3.0 * stream + kept + (bundle if wish.offload else 0.0), 0.0 if wish.scores else chunk, early, waiting
+    )
+    last = 0.0 if wish.offload else float(stream)
+    moments = (
+        loss,
+        Moment((0.0 if wish.offload else kept) + max(gated, attention), 0.0, early, waiting),
+        Moment(last + max(gated, attention), 0.0, learned, waiting),
+        Moment(0.0, 0.0, learned, states),
+    )
+    away = shape.layers * tokens * (2.0 * shape.hidden + block.queries) * width + states if wish.offload else 0.0
+    return max(moments, key=lambda moment: moment.total), away
