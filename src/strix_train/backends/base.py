@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from strix_train.device import Device, Precision
 from strix_train.devicerules import Rules
 from strix_train.names import ModelName
 from strix_train.recipe.adapter import Full, LowRank
+
+if TYPE_CHECKING:
+    from strix_train.lean.install import Lean
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +35,14 @@ class Load:
 
 
 class Backend(Protocol):
-    """A way to load, adapt and train a model. Every hyperparameter reaches it explicitly."""
+    """A way to load, adapt and train a model. Every hyperparameter reaches it explicitly.
+
+    `lean`: what makes the layers of the adapted model lean, or None.
+    """
 
     name: str
     version: str
+    lean: Lean | None
 
     def load(self, wish: Load) -> tuple[Any, Any]:
         """Return the model, on its device, and its tokenizer."""

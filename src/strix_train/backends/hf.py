@@ -11,7 +11,7 @@ from strix_train import ruling
 from strix_train.backends import chunkedloss
 from strix_train.backends.base import Load
 from strix_train.errors import InputError, Problem
-from strix_train.lean import install
+from strix_train.lean.install import Lean, install
 from strix_train.lean.parking import Parking
 from strix_train.recipe.adapter import Full, LowRank
 
@@ -101,7 +101,7 @@ class PlainBackend:
         import transformers
 
         self.version = f"transformers {transformers.__version__}"
-        self.lean: install.Lean | None = None
+        self.lean: Lean | None = None
 
     def load(self, wish: Load) -> tuple[Any, Any]:
         """Return the model, on its device, and its tokenizer."""
@@ -166,7 +166,7 @@ class PlainBackend:
         if wish.recompute:
             offload = wish.device.is_gpu and not wish.device.unified
             if wish.whole and not scores:
-                self.lean = install.install(adapted, offload=offload)
+                self.lean = install(adapted, offload=offload)
             if self.lean is None:
                 model.enable_input_require_grads()
         return adapted

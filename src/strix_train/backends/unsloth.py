@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strix_train import ruling
 from strix_train.backends.base import Load
 from strix_train.backends.hf import dtype_of, left_alone, weights_of
 from strix_train.recipe.adapter import Full, LowRank
 
+if TYPE_CHECKING:
+    from strix_train.lean.install import Lean
+
 
 class UnslothBackend:
     """See `Backend`. Importing Unsloth patches the libraries, so it happens once, before they are used."""
 
     name = "unsloth"
+    lean: Lean | None = None
 
     def __init__(self) -> None:
         import torch

@@ -53,6 +53,14 @@ class Lean:
         if type(text.norm).__name__.endswith("RMSNorm") and not text.norm.weight.requires_grad:
             self._norm(text.norm)
 
+    @property
+    def told(self) -> str:
+        """What a run says about it."""
+        small = "kernels of Triton" if self.steps.__name__.endswith("kernels") else "no kernels of our own"
+        away = ", what they keep waits in the system's memory" if self.stash.on else ""
+        which = "PyTorch's choice of attention" if self.kernel == "any" else f"{self.kernel} attention"
+        return f"lean: {which}, {small}{away}"
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the hidden states: leanly where the model learns from them, else as the model would."""
         import torch

@@ -69,6 +69,8 @@ def adapt(job: Job, ready: Ready, **more: Any) -> None:
     total = sum(weight.numel() for weight in ready.model.parameters())
     what = f"{adapter.kind} r={adapter.r}" if isinstance(adapter, LowRank) else f"full, {adapter.weights} weights"
     job.console.fact("adapter", f"{what}: {trainable:,} of {total:,} parameters learn")
+    if job.backend.lean is not None:
+        job.console.fact("layers", job.backend.lean.told)
     ready.facts |= {"trainable_parameters": trainable, "parameters": total}
 
 
