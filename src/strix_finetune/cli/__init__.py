@@ -34,7 +34,7 @@ COMMANDS = {
     "train": ("strix_finetune.cli.run:train", "Run `train` in the image, with the right flags for this host."),
     "run": ("strix_finetune.cli.run:run", "Run any command in the image."),
     "shell": ("strix_finetune.cli.run:shell", "Open a shell in the image."),
-    "cluster": ("strix_finetune.cli.cluster:cluster", "Check several machines that train together."),
+    "cluster": ("strix_finetune.cli.cluster:cluster", "Check several machines, and train on them."),
     "workbench": ("strix_finetune.cli.workbench:workbench", "Start JupyterLab in the image, for this machine alone."),
     "emit": ("strix_finetune.cli.emit:emit", "Print definitions for Distrobox, Quadlet, compose and others."),
     "toolbox": ("strix_finetune.cli.toolbox:toolbox", "Make the image a Toolbx container."),

@@ -65,9 +65,12 @@ class Container:
                 spec = podman_spec(request, info, labels, init=True, terminal=False)
                 # the limits that are there are that machine's, not ours
                 spec["r_limits"] = limits(self.reached) if request.memlock is not None else []
+                # what is started handles signals, as process 1 as well
+                spec["init"] = False
                 wire.call(api, "POST", "/libpod/containers/create", doing, body={"name": self.name, **spec})
             else:
                 spec = docker_spec(request, info, labels, init=True, terminal=False)
+                spec["HostConfig"]["Init"] = False
                 api.create_container_from_config(spec, self.name)  # type: ignore[no-untyped-call]
             if self._token:
                 over = self.reached.over

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 from strix_finetune.cluster.reach import Reached
@@ -30,8 +29,11 @@ def unfinished(head: Reached, runs: str, recipe: str) -> str:
     return found
 
 
-def fetch(head: Reached, run: str, target: Path, on_bytes: Callable[[int], None]) -> None:
-    """Copy a run folder of the head, without its checkpoints, into `target`. Raises WorkError."""
+def fetch(head: Reached, run: str, target: Path) -> bool:
+    """Copy a run folder of the head, without its checkpoints, into `target`; say whether there was anything in it.
+
+    Raises WorkError.
+    """
     aside = target.with_name(f".{target.name}.partial")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
@@ -45,13 +47,15 @@ def fetch(head: Reached, run: str, target: Path, on_bytes: Callable[[int], None]
                 with tarfile.open(fileobj=process.stdout, mode="r|") as tar:
                     for member in tar:
                         tar.extract(member, aside, filter="data")
-                        on_bytes(member.size)
             except (tarfile.TarError, OSError) as error:
                 process.kill()
                 words = process.stderr.read().decode("utf-8", "replace").strip().splitlines() or [str(error)]
                 message = f"the run folder {run} of {head.node.name} could not be copied: {words[-1][:200]}"
                 raise WorkError(Problem(message, cure=f"it is whole there; copy it to {target}")) from None
+        if not any(aside.iterdir()):
+            return False
         shutil.rmtree(target, ignore_errors=True)
         aside.replace(target)
+        return True
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -94,8 +94,8 @@ def _report(head: Reached, station: Station, logs: Logs, ends: Sequence[ending.E
     if not head.node.local and ends[0].how != "lost":
         place = Path.cwd() / job.RUNS / Path(station.run_folder).name
         try:
-            results.fetch(head, station.run_folder, place, lambda _: None)
-            prepare.say(f"the run folder of {head.node.name} is here: {place}; its checkpoints are there")
+            if results.fetch(head, station.run_folder, place):
+                prepare.say(f"the run folder of {head.node.name} is here: {place}; its checkpoints are there")
         except WorkError as error:
             if code == 0:
                 raise
