@@ -125,6 +125,10 @@ def _run(work: _Work, run_dir: Path | None) -> int:
     model = ruling.model_facts(plan.model)
     found = ruling.find(device, model, _BITS.get(recipe.adapter.kind, 16))
     precision = devices.precision(recipe.precision, device, model)
+    if work.ranks.world > 1 and not device.is_gpu:
+        from strix_train.distributed import summing
+
+        precision = summing.by_gloo(precision, recipe.precision)
     if work.main and not work.resume:
         wanted = create(run_dir, output, plan.loaded.name)
     from strix_train.backends.base import Load
