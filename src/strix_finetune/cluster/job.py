@@ -25,10 +25,9 @@ class Job:
 
     `parcels`: what the recipe reads. `model`: the one of them that is known by its name alone, in a folder of models.
     `name`: of the run folder. `token`: there is one of the hub's, which goes along as a file. `gpu`: the image is for
-    one. `id` is unique to this start.
+    one.
     """
 
-    id: str
     name: str
     image: str
     key: str
@@ -114,7 +113,7 @@ def _station(
         command,
         host,
         own.info,
-        wishes=launch.Wishes(rdma=rdma, env={**own.environment, **_meeting(cluster, job, own, known), **more}),
+        wishes=launch.Wishes(rdma=rdma, env={**own.environment, **_meeting(cluster, own, known), **more}),
         key=job.key,
     )
     inside = dict(made.request.env) | ({"HF_TOKEN_PATH": TOKEN} if job.token else {})
@@ -177,13 +176,13 @@ def _own(job: Job) -> list[Mount]:
     return [Mount(str(parcel.path), str(parcel.path), read_only=True) for parcel in job.parcels if parcel != job.model]
 
 
-def _meeting(cluster: Cluster, job: Job, own: Known, known: Sequence[Known]) -> dict[str, str]:
+def _meeting(cluster: Cluster, own: Known, known: Sequence[Known]) -> dict[str, str]:
     """Which of how many this node is and where all meet, in the names that torchrun reads.
 
-    One process a node meets the others directly; torchrun, where there are several, has its own rendezvous first.
+    Its static rendezvous, and not c10d, which sorts the nodes by their addresses as words: rank 0 belongs to the head.
     """
     head = known[0].node
-    told = {
+    return {
         "PET_NNODES": str(len(known)),
         "PET_NODE_RANK": str(own.node.rank),
         "PET_NPROC_PER_NODE": str(own.processes),
@@ -195,17 +194,3 @@ def _meeting(cluster: Cluster, job: Job, own: Known, known: Sequence[Known]) -> 
         # torch warns of each connection whose address has no name, which addresses of a cable have not
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
-    if own.processes > 1 and len(known) > 1:
-        first = own.node is head or own.node == head
-        told |= {
-            "PET_RDZV_BACKEND": "c10d",
-            "PET_RDZV_ENDPOINT": f"{_bracketed(head.address)}:{cluster.ports.first}",
-            "PET_RDZV_ID": job.id,
-            "PET_RDZV_CONF": f"is_host={int(first)},join_timeout=120",
-            "PET_LOCAL_ADDR": own.node.address,
-        }
-    return told
-
-
-def _bracketed(address: str) -> str:
-    return f"[{address}]" if ":" in address else address

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -111,7 +110,6 @@ def plan(
     if wanted.run and not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,100}", wanted.run):
         raise InputError(Problem(f"'{wanted.run}' is no name of a run", cure="use letters, digits, '.', '_' and '-'"))
     stem = Path(facts.argument).stem
-    unique = secrets.token_hex(4)
     name = wanted.run or f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     if wanted.resume and not wanted.run:
         assert head.over
@@ -119,7 +117,6 @@ def plan(
     words = [word for setting in wanted.settings for word in ("--set", setting)]
     models = _models(env)
     return Job(
-        id=unique,
         name=name,
         image=ref,
         key=image.labels.get(names.KEY, ""),
