@@ -54,6 +54,7 @@ class Run:
     alone: bool = False
 
 
+_SEAT = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
 ALONE = Run("one process", {"kind": "none"}, alone=True)
 PARTS: dict[str, tuple[Run, ...]] = {
     "fast": (
@@ -118,9 +119,8 @@ def worker(part: str, folder: Path, *, tiny: bool, steps: int) -> int:
         began = time.monotonic()
         code, digest, memory = 0, "", 0
         if not run.alone or rank == 0:
-            count = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-            kept = {name: os.environ[name] for name in count}
-            os.environ |= count if run.alone else {}
+            # alone, nothing may say that there are others: accelerate would meet them
+            kept = {name: os.environ.pop(name) for name in _SEAT if name in os.environ} if run.alone else {}
             try:
                 code, digest, memory = one(folder, run, size, steps)
             except Exception:  # noqa: BLE001 - the next run may be well
@@ -143,10 +143,10 @@ def one(folder: Path, run: Run, size: tuple[int, int, int], steps: int) -> tuple
 
     gpu = torch.cuda.is_available()
     if gpu:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         torch.cuda.reset_peak_memory_stats()
     work = folder / _short(run.name)
-    if os.environ["RANK"] == "0":
+    if os.environ.get("RANK", "0") == "0":
         shutil.rmtree(work, ignore_errors=True)
     found: list[str] = []
     usual = loop._gathered

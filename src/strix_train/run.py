@@ -52,11 +52,11 @@ def dry_run(plan: Plan, run_dir: Path | None) -> int:
     return 0
 
 
-def _tell_estimate(console: Console, plan: Plan, machine: machines.Machine) -> None:
+def _tell_estimate(console: Console, plan: Plan, machine: machines.Machine, ranks: int = 1) -> None:
     """Tell what the run will take. Nothing is told of a model whose size is not known yet."""
     from strix_train.estimate.command import preflight
 
-    told = preflight(plan, machine, "unsloth" if plan.backend.name == "unsloth" else "hf")
+    told = preflight(plan, machine, "unsloth" if plan.backend.name == "unsloth" else "hf", ranks=ranks)
     if told:
         console.fact(*told)
 
@@ -160,7 +160,8 @@ def _sharing(wish: Load, work: _Work) -> tuple[Load, _Work]:
         plan = replace(plan, backend=choice)
     if not shared.direct:
         device = replace(device, torch="cpu")
-    return replace(wish, device=device, whole=shared.whole), replace(work, plan=plan, shared=shared)
+    whole = shared.whole or (shared.kind == "fsdp" and wish.adapter.kind in ("lora", "rslora"))
+    return replace(wish, device=device, whole=whole), replace(work, plan=plan, shared=shared)
 
 
 def _in(folder: RunFolder, work: _Work, wish: Load) -> int:
@@ -170,7 +171,7 @@ def _in(folder: RunFolder, work: _Work, wish: Load) -> int:
         folder.write("recipe.resolved.yaml", _yaml(work.plan.resolved()))
         folder.reopen()
     summary.show_plan(work.console, work.plan)
-    _tell_estimate(work.console, work.plan, machines.of_device(wish.device))
+    _tell_estimate(work.console, work.plan, machines.of_device(wish.device), work.ranks.world)
     work.console.fact("run", str(folder.path))
     log = folder.log if work.main else _elsewhere(work.ranks.rank)
     work.ranks.last_words = lambda text: _finish(folder, work, "failed", reason=text)

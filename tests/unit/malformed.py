@@ -235,7 +235,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "checkpoints.keep": (0, None),
     "precision": ("bf", "float16", 16, None),
     "backend": ("unslot", None, 5),
-    "strategy": ("fdsp", "fsdp", "deepspeed", 5),
+    "strategy": ("fdsp", "zero", "deepspeed", 5),
     "export": ("ggf", [], 5, {"to": "gguf", "quantization": "q2"}),
     "logging": ({"to": "tensorbord"}, 5, {"to": 5}),
     "responses_only": ("yes", 1, None),

@@ -14,6 +14,8 @@ from strix_train import checkpoints
 from strix_train import watch as watching
 from strix_train.console import Console
 from strix_train.device import Device
+from strix_train.distributed.seats import Seat
+from strix_train.distributed.together import Ranks
 from strix_train.errors import TrainError
 from strix_train.guard import Guard
 from strix_train.runfolder import RunFolder
@@ -50,6 +52,8 @@ class Sampling:
     def due(self, step: int) -> bool:
         return step % 2 == 0
 
+    wanted = due
+
     def take(self, step: int) -> dict[str, str]:
         return {"q": f"answer {step}"}
 
@@ -70,11 +74,12 @@ def make(folder: Path, guard: Guard | None = None, keep: int = 2, **more: Any) -
         device=CPU,
         folder=RunFolder(folder),
         console=Console(out),
+        ranks=Ranks(Seat()),
         stopper=SimpleNamespace(requested=False),
         plan=SimpleNamespace(loaded=SimpleNamespace(recipe=recipe)),
     )
     counter = SimpleNamespace(take_tokens=lambda: 50)
-    sampling: Any = more.pop("sampling", SimpleNamespace(due=lambda step: False))
+    sampling: Any = more.pop("sampling", SimpleNamespace(due=lambda step: False, wanted=lambda step: False))
     return Watch(job, counter, guard or Guard(), sampling, **more), out
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Load:
     """How a model is loaded. `max_length` in tokens; `rules`: what this device needs.
 
-    `adapter`: what is going to learn, which says what the model is held in. `whole`: this process holds every weight,
-    which nothing replaces while it trains.
+    `adapter`: what is going to learn, which says what the model is held in. `whole`: this process holds every weight
+    of a layer while it computes.
     """
 
     model: ModelName

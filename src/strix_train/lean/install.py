@@ -40,6 +40,8 @@ class Lean:
         # what is known before the first layer of a pass that is lean, and what its layers then share
         self.seen: list[Seen] | None = None
         self.step = 1
+        # whether weights stay where they were found; FSDP puts gathered ones into the modules, for each pass anew
+        self.still = True
         self.shared: Pass | None = None
         self.plain = text.forward
 
@@ -92,7 +94,10 @@ class Lean:
                 cos, sin = kwargs["position_embeddings"]
                 rich = self._rich(hidden_states, own)
                 self.shared = Pass(cos, sin, self.seen, self.step, self.steps, self.stash, self.kernel, rich)
-            return layer.function().apply(own, self.shared, hidden_states, last, *learns)
+            if self.still:
+                return layer.function().apply(own, self.shared, hidden_states, last, *learns)
+            now = parts.renewed(own)
+            return layer.function().apply(now, self.shared, hidden_states, last, *now.learns())
 
         return forward
 

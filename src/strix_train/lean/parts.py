@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 # Decoder layers whose computation is the one of `layer`, by their module in transformers.
@@ -122,6 +122,35 @@ def of_layer(layer: Any) -> Parts | None:
         width=attention.head_dim,
         scale=attention.scaling,
     )
+
+
+def renewed(own: Parts) -> Parts:
+    """Return the parts of the same layer with the weights that its modules hold now."""
+    owner = own.owner
+    attention, mlp = owner.self_attn, owner.mlp
+    heads = (attention.q_norm.weight, attention.k_norm.weight) if own.head_norms is not None else None
+    return replace(
+        own,
+        queries=_again(own.queries, attention.q_proj),
+        keys=_again(own.keys, attention.k_proj),
+        values=_again(own.values, attention.v_proj),
+        output=_again(own.output, attention.o_proj),
+        gate=_again(own.gate, mlp.gate_proj),
+        up=_again(own.up, mlp.up_proj),
+        down=_again(own.down, mlp.down_proj),
+        first_norm=owner.input_layernorm.weight,
+        second_norm=owner.post_attention_layernorm.weight,
+        head_norms=heads,
+    )
+
+
+def _again(known: Projection, module: Any) -> Projection:
+    base = getattr(module, "base_layer", module)
+    if known.down is None:
+        return replace(known, weight=base.weight, bias=base.bias)
+    name = next(iter(module.active_adapters))
+    down, up = module.lora_A[name].weight, module.lora_B[name].weight
+    return replace(known, weight=base.weight, bias=base.bias, down=down, up=up)
 
 
 def _window(attention: Any) -> int | None:

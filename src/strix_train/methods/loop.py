@@ -71,6 +71,7 @@ def carry_out(job: Job, setup: Setup) -> Outcome:
     _room(job, model)
     if job.shared.kind == "fsdp":
         shards.shard(model, job.device.torch.partition(":")[0], job.world, job.shared.how)
+        shards.moving(job.backend)
     elif job.shared.kind == "deepspeed":
         zero.prepare(model)
     asking = Asking(job, tokenizer)
