@@ -66,6 +66,9 @@ strix_end() {
 }
 if [ -n "$strix_dir" ]; then
   conf=%(conf)s
+  # who configured Podman over there knows better
+  for own in /etc/containers/containers.conf "${XDG_CONFIG_HOME:-$HOME/.config}/containers/containers.conf"; do
+    [ -e "$own" ] && conf=; done
   if [ -n "$conf" ] && [ -z "$CONTAINERS_CONF" ]; then
     printf '%%s' "$conf" >"$strix_dir/containers.conf"
     CONTAINERS_CONF=$strix_dir/containers.conf; export CONTAINERS_CONF

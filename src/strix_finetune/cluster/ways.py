@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ _MTU_SECONDS = 5.0
 # of sending on each way; ways that share no node are measured at the same time
 _SEND_SECONDS, _SEND_IN_ALL = 0.5, 6.0
 _SERVE_SECONDS = 60.0
+# until a connection that takes nothing counts as standing still, and for all measurements together
+_PATIENCE_SECONDS, _MEASURE_SECONDS = 2.0, 12.0
 
 
 @dataclass(frozen=True)
@@ -81,13 +84,14 @@ def try_ports(
     for here, there in _ways(agents):
         if there.name not in served:
             continue
-        target, interface = served[there.name], nodes[here.name].chosen
+        target, interface, other = served[there.name], nodes[here.name].chosen, nodes[there.name].chosen
         words: dict[str, Any] = {"token": secret, "address": nodes[there.name].address}
         ports = [*target.ports, *target.some]
         connect = here.ask("connect", _CONNECT_SECONDS, ports=ports, **words)
         large = None
         if target.udp and interface:
-            large = here.ask("mtu", _MTU_SECONDS, port=target.udp, mtu=interface.mtu, **words)
+            sizes = [other.mtu] if other else []
+            large = here.ask("mtu", _MTU_SECONDS, port=target.udp, mtu=interface.mtu, sizes=sizes, **words)
         asked.append((here, there, target, connect, large))
     found = []
     for here, there, target, connect, large in asked:
@@ -109,12 +113,18 @@ def try_ports(
 def measure(
     agents: Sequence[Agent], nodes: Mapping[str, NodeFacts], ways: Sequence[WayFacts], secret: str
 ) -> list[WayFacts]:
-    """Round trip and bandwidth of each way that has an open port. No node is in two ways at a time."""
+    """Round trip and bandwidth of each way that has an open port. No node is in two ways at a time.
+
+    Where much stands still the time may be over before all are measured: what is known is enough then.
+    """
+    until = time.monotonic() + _MEASURE_SECONDS
     by_name = {agent.name: agent for agent in agents}
     measured = {way.pair: way for way in ways}
     rounds = list(tournament([way for way in ways if _open(way)]))
     seconds = min(_SEND_SECONDS, _SEND_IN_ALL / max(1, len(rounds)))
     for each in rounds:
+        if time.monotonic() > until:
+            break
         asked = []
         for way in each:
             words = {"token": secret, "address": nodes[way.receiver].address, "port": _open(way)}
@@ -126,9 +136,9 @@ def measure(
             if quick:
                 found = replace(measured[way.pair], median_us=quick["median_us"], least_us=quick["least_us"])
                 measured[way.pair] = found
-            sending.append((way, agent, agent.ask("bandwidth", seconds, patience=3.0, **words)))
+            sending.append((way, agent, agent.ask("bandwidth", seconds, patience=_PATIENCE_SECONDS, **words)))
         for way, agent, future in sending:
-            much = _value(agent, future, "bandwidth", seconds + 9)
+            much = _value(agent, future, "bandwidth", seconds + 3 * _PATIENCE_SECONDS)
             if much:
                 found = replace(measured[way.pair], gbit=much["gbit"], stalled=much["stalled"])
                 measured[way.pair] = found

@@ -125,9 +125,9 @@ def _kind(base: Path, name: str) -> str:
 
 
 def _own_name() -> list[str]:
-    """What the own host name resolves to, which gloo takes where nobody names an interface."""
+    """What the own host name resolves to; gloo takes the first that it can bind where nobody names an interface."""
     try:
-        return sorted({str(item[4][0]) for item in socket.getaddrinfo(socket.gethostname(), None)})
+        return list(dict.fromkeys(str(item[4][0]) for item in socket.getaddrinfo(socket.gethostname(), None)))
     except OSError:
         return []
 

@@ -19,8 +19,12 @@ _WAIT_SECONDS = 0.2
 _USUAL = (65520, 9216, 9000, 4096, 1500, 1492, 1450, 1420, 1400, 1280, 576)
 
 
-def largest(seconds: float, token: str, address: str, port: int, mtu: int, source: str = "") -> dict[str, Any]:
+def largest(
+    seconds: float, token: str, address: str, port: int, mtu: int, source: str = "", sizes: list[int] | None = None
+) -> dict[str, Any]:
     """The largest packet (bytes, with headers) that passed, at most `mtu`, the interface's own; 0 when none did.
+
+    `sizes` are tried beside the usual ones.
 
     `told`: what the kernel had learned of the path, when a router said that a packet was too large; 0: nobody did.
     """
@@ -40,7 +44,7 @@ def largest(seconds: float, token: str, address: str, port: int, mtu: int, sourc
         # a UDP length field has 16 bits
         top = min(mtu, 65535)
         passed = 0
-        for size in sorted({top, *(usual for usual in _USUAL if usual < top)}, reverse=True):
+        for size in sorted({top, *(size for size in (*_USUAL, *(sizes or ())) if size < top)}, reverse=True):
             if time.monotonic() >= until:
                 break
             try:

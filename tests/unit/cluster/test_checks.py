@@ -148,9 +148,13 @@ def test_packages_and_gpus_differ() -> None:
 def test_a_clock_that_is_off() -> None:
     cure = "set it by NTP: `sudo timedatectl set-ntp true`, or start chrony"
     assert one(clock.check, nodes(b=replace(B, clock_seconds=3.2))) == (
-        f"warning b: its clock is 3.1 s ahead of that of a; {cure}"
+        f"warning b: its clock is 3.1 s ahead of that of a, and so are the times of its logs; {cure}"
     )
-    assert one(clock.check, nodes(b=replace(B, clock_seconds=-30.0))) == (
+    late = nodes(b=replace(B, clock_seconds=-30.0))
+    assert one(clock.check, late).startswith("warning b: its clock is 30.1 s behind that of a, and so are")
+    # several processes on a node: torchrun starts them, and its rendezvous goes by the clocks
+    several = replace(CLUSTER, nodes=(Node("a", 0, processes=2), Node("b", 1)))
+    assert one(clock.check, replace(late, cluster=several)) == (
         "failure b: its clock is 30.1 s behind that of a, so the rendezvous takes living nodes for dead; " + cure
     )
     assert "its clock is 2 h ahead of" in one(clock.check, nodes(b=replace(B, clock_seconds=7300.0)))
@@ -240,6 +244,8 @@ def test_blocked_ports() -> None:
         "failure a > b: no TCP port of 10.0.0.2 can be reached (nothing comes back, as with a firewall that drops); "
         + cure
     )
+    both = replace(FOUND, ways=tuple(replace(way, ports=dict.fromkeys(OPEN, "dropped"), some={}) for way in (AB, BA)))
+    assert "as with a firewall that drops), unless a itself drops the answers; " in told(ports.check, both)[0]
     # the range of cluster.toml is open, and that is not enough
     assert one(ports.check, replace(FOUND, ways=(replace(AB, some=dict.fromkeys(SOME, "EHOSTUNREACH")), BA))) == (
         "failure a > b: 29400-29409 are open, but not the ports that gloo and RCCL choose "

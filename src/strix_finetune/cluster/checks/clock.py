@@ -1,4 +1,6 @@
-"""The clocks: torchrun's rendezvous tells the living from the dead by the time of day that each node writes."""
+"""The clocks. Training itself asks none of another node, but torchrun's rendezvous tells the living from the dead by
+the time of day that each node writes, and torchrun is what starts several processes on a node.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,19 @@ def check(found: Found) -> Iterator[Finding]:
         fine = False
         how = "ahead of" if off > 0 else "behind"
         says = f"its clock is {_words(abs(off))} {how} that of {head.name}"
-        fails = abs(off) - exact >= FAILS_SECONDS
-        if fails:
-            says += ", so the rendezvous takes living nodes for dead"
+        fails = abs(off) - exact >= FAILS_SECONDS and _by_torchrun(found)
+        says += ", so the rendezvous takes living nodes for dead" if fails else ", and so are the times of its logs"
         data = {"ahead_seconds": round(off, 3), "exact_seconds": round(exact, 3)}
         yield Finding("clock", "failure" if fails else "warning", (node.name,), says, _CURE, data)
     if fine:
         says = f"the clocks differ by less than {max(worst, 0.001):.3f} s"
         yield Finding("clock", "ok", (), says, data={"seconds": round(worst, 3)})
+
+
+def _by_torchrun(found: Found) -> bool:
+    """Whether any node runs several processes: one meets the others without torchrun."""
+    told = {node.name: len(node.gpus) for node in found.nodes}
+    return any((node.processes or told.get(node.name, 0)) > 1 for node in found.cluster.nodes)
 
 
 def _words(seconds: float) -> str:

@@ -89,7 +89,7 @@ def _doubts(node: NodeFacts, chosen: Interface, found: Found) -> Iterator[Findin
             says = f"the way to {peer.address} leaves by {by} ({source}), and gloo and RCCL bind {chosen.name}"
             cure = f"`ip route get {peer.address}` there; give both nodes addresses of one network"
             yield Finding("route", "warning", pair, says, cure)
-    if node.hostname_addresses and all(_loopback(address) for address in node.hostname_addresses):
+    if node.hostname_addresses and _loopback(node.hostname_addresses[0]):
         # no fault: the interface is given to all who would ask the name
         says = f"its name {node.hostname} means {node.hostname_addresses[0]}; training does not ask it"
         yield Finding("hostname", "ok", where, says, data={"hostname": node.hostname})

@@ -12,6 +12,8 @@ _SLOW_GBIT = 0.5
 # of what the cable could: less is a bad cable, a shared switch, or a slow slot
 _SHARE = 0.5
 _UNEVEN = 2.0
+# others say of themselves what nobody measured
+_CABLES = ("ethernet", "thunderbolt")
 
 
 def check(found: Found) -> Iterator[Finding]:
@@ -63,7 +65,7 @@ def _speed(way: WayFacts, found: Found) -> Iterator[Finding]:
     data: dict[str, Datum] = {"gbit": way.gbit, "median_us": way.median_us, "least_us": way.least_us}
     says = f"{way.gbit:.3g} Gbit/s, {way.median_us:.0f} µs there and back"
     here, there = found.node(way.sender).chosen, found.node(way.receiver).chosen
-    rates = [item.mbit for item in (here, there) if item and item.mbit]
+    rates = [item.mbit for item in (here, there) if item and item.mbit and item.kind in _CABLES]
     nominal = min(rates) / 1000 if len(rates) == 2 else 0.0
     back = next((other for other in found.ways if other.pair == (way.receiver, way.sender)), None)
     if way.gbit < _SLOW_GBIT:

@@ -71,8 +71,12 @@ def _way(way: WayFacts, found: Found) -> Finding | None:
         f"`sudo firewall-cmd --permanent --zone=trusted --add-source={sender.address} && sudo firewall-cmd --reload`, "
         f"or `sudo ufw allow from {sender.address}`"
     )
+    back = next((other for other in found.ways if other.pair == (way.receiver, way.sender)), None)
     if len(shut) == len(way.ports) and len(hidden) == len(way.some):
         says = f"no TCP port of {receiver.address} can be reached ({why})"
+        if back and "dropped" in {*back.ports.values(), *back.some.values()} and why == _WHY["dropped"]:
+            # a firewall that forgets who asked also drops the answers
+            says += f", unless {sender.name} itself drops the answers"
     elif shut:
         says = f"ports {ranges(sorted(shut))} of {receiver.address} cannot be reached ({why})"
         says += f", nor those that gloo and RCCL choose ({low}-{high})" if hidden else ""
