@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from bench import cluster_tables
 
 from strix_train.__main__ import main
-from strix_train.estimate import configs, links, machines, shapes, sharing, steps
+from strix_train.estimate import configs, links, machines, nodes, shapes, sharing, steps
 from strix_train.estimate.links import Link
 from strix_train.estimate.memory import Wish
 from strix_train.estimate.sharing import Traffic
+from strix_train.recipe.load import load
+from strix_train.recipe.schema import Strategy
 
+ROOT = Path(__file__).resolve().parents[2]
 EIGHT = shapes.of_config(configs.known()["unsloth/Meta-Llama-3.1-8B"])
 HALO, H200 = machines.named("strix-halo"), machines.named("h200")
 WIRE = Link("8 Gbit/s", 8, 0)
@@ -114,13 +118,13 @@ def test_a_link_needs_two_ends(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_published_step_is_met() -> None:
-    """Over Ethernet sending decides, whatever is computed; 126 s lie between passes of 512 and of 1024 tokens."""
-    one, two = cluster_tables.published(1), cluster_tables.published(2)
+    """Over Ethernet sending decides, whatever is computed; 126 s lie between passes of 512 and of 2048 tokens."""
+    few, many = (cluster_tables.published(rows) for rows in cluster_tables.PASS_ROWS)
     slow, fast = cluster_tables.PUBLISHED.values()
-    for found in (one, two):
-        assert found["2.5gbe"] == pytest.approx(slow, rel=0.03)
-    assert one["thunderbolt-ibverbs"] < fast < two["thunderbolt-ibverbs"]
-    assert one["2.5gbe"] / one["thunderbolt-ibverbs"] > slow / fast > two["2.5gbe"] / two["thunderbolt-ibverbs"]
+    for found in (few, many):
+        assert found["2.5gbe"] == pytest.approx(slow, rel=0.1)
+    assert few["thunderbolt-ibverbs"] < fast < many["thunderbolt-ibverbs"]
+    assert few["2.5gbe"] / few["thunderbolt-ibverbs"] > slow / fast > many["2.5gbe"] / many["thunderbolt-ibverbs"]
 
 
 def test_the_page_has_the_tables_of_now() -> None:
@@ -128,3 +132,18 @@ def test_the_page_has_the_tables_of_now() -> None:
     page = cluster_tables.PAGE.read_text(encoding="utf-8")
     assert cluster_tables.text() in page
     assert cluster_tables.written(page) == page
+
+
+def test_a_run_of_several_processes_tells_what_each_takes() -> None:
+    recipe = load(ROOT / "recipes/llama3.1-8b-lora.yaml", ["backend=hf"]).recipe
+    link = links.named("10gbe")
+    fits, text = nodes.before(recipe, EIGHT, HALO, 2, room=HALO.usable, link=link, backend="hf", longest=None)
+    assert fits
+    assert "for each of 2 processes (ddp), about " in text
+    shared = recipe.model_copy(update={"strategy": Strategy(kind="deepspeed", stage=2)})
+    fits, text = nodes.before(shared, EIGHT, HALO, 2, room=HALO.usable, link=None, backend="hf", longest=None)
+    assert fits
+    assert text.endswith("for each of 2 processes (zero2)")
+    fits, text = nodes.before(recipe, EIGHT, HALO, 2, room=8 * 2**30, link=link, backend="hf", longest=None)
+    assert not fits
+    assert "it would fit with " in text

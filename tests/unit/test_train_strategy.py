@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -54,8 +55,11 @@ def test_nothing_fits_and_each_cure_does() -> None:
     wish = Wish(EIGHT, adapter="full", rank=0)
     found = strategy.choose(wish, SMALL, 2)
     assert found.strategy is None
-    assert found.cure == "it would fit with 3 devices, or adapter=lora"
-    assert strategy.choose(wish, SMALL, 3).strategy == "fsdp"
+    named = re.search(r"it would fit with (\d+) devices, or adapter=lora", found.cure)
+    assert named
+    enough = int(named[1])
+    assert strategy.choose(wish, SMALL, enough).strategy == "fsdp"
+    assert strategy.choose(wish, SMALL, enough - 1).strategy is None
     assert strategy.choose(replace(wish, adapter="lora", rank=16), SMALL, 2).strategy == "ddp"
 
 
@@ -99,6 +103,16 @@ def test_a_recipe_is_chosen_for() -> None:
     recipe = load(RECIPES / "llama3.1-8b-lora.yaml").recipe
     assert strategy.for_recipe(recipe, EIGHT, HALO, 2, link=TEN).strategy == "ddp"
     assert strategy.for_recipe(recipe, EIGHT, HALO, 2, memory=14 * GIB).strategy == "fsdp"
+
+
+def test_what_needs_whole_weights_is_not_shared_in_pieces() -> None:
+    for name, room in (("llama3.1-8b-dpo", 14), ("llama3.1-8b-lora", 14)):
+        recipe = load(RECIPES / f"{name}.yaml", ["backend=unsloth"] if name.endswith("lora") else []).recipe
+        found = strategy.for_recipe(recipe, EIGHT, HALO, 2, memory=room * GIB)
+        assert found.strategy is None
+        assert "and it cannot be shared: " in found.reason
+    wish = Wish(EIGHT, backend="unsloth", offload=True)
+    assert sharing.parts(wish, "fsdp", 2) == sharing.parts(replace(wish, backend="hf", offload=False), "fsdp", 2)
 
 
 @pytest.mark.parametrize("adapter", ["lora", "full", "qlora"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -79,13 +80,23 @@ def longest_of(plan: Plan) -> int | None:
     return longest or None
 
 
-def preflight(plan: Plan, machine: Machine, backend: Backend) -> tuple[str, str] | None:
-    """Return a word and a sentence for before a run, None where the model's size is not known."""
+def preflight(plan: Plan, machine: Machine, backend: Backend, *, ranks: int = 1) -> tuple[str, str] | None:
+    """Return a word and a sentence for before a run, None where the model's size is not known.
+
+    `ranks`: processes that train together; those of this machine share its memory where it is no GPU's.
+    """
     try:
         shape, _ = configs.find(plan.model)
     except InputError:
         return None
     longest = longest_of(plan)
+    if ranks > 1:
+        room = machine.usable // (1 if machine.is_gpu else int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        wire = links.measured(os.environ)
+        fits, text = nodes.before(
+            plan.loaded.recipe, shape, machine, ranks, room=room, link=wire, backend=backend, longest=longest
+        )
+        return "estimate" if fits else "warning", text
     found = advice.of_recipe(plan.loaded.recipe, shape, machine, backend=backend, longest=longest)
     pace = f", about {duration(found.speed.seconds)} a step" if found.speed else ""
     note = "" if machine.measured else f" ({NOTE})"

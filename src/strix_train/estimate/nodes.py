@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from strix_train.estimate import advice, sharing, steps
+from strix_train.estimate import advice, request, sharing, steps
 from strix_train.estimate.links import Link
 from strix_train.estimate.machines import Machine
-from strix_train.estimate.memory import Parts, Wish
+from strix_train.estimate.memory import Backend, Parts, Wish
+from strix_train.estimate.shapes import Shape
 from strix_train.estimate.sharing import Sharing
-from strix_train.estimate.strategy import Choice, enough_rows
+from strix_train.estimate.strategy import Choice, enough_rows, for_recipe
 from strix_train.estimate.words import duration, size, traffic
+from strix_train.recipe.schema import Recipe
 
 WAYS: tuple[Sharing, ...] = ("ddp", *reversed(sharing.FSDP), "zero2", "zero3")
 TITLES = {"kept": "fsdp kept", "quiet": "fsdp quiet"}
@@ -56,6 +58,32 @@ def _way(wish: Wish, machine: Machine, how: Sharing, nodes: int, link: Link | No
     more = steps.enough(wish, machine, how, nodes, link)
     larger = None if more else enough_rows(wish, machine, how, nodes, link, batch=batch, room=machine.usable)
     return replace(way, step=step, accumulation=more, batch=larger)
+
+
+def before(
+    recipe: Recipe,
+    shape: Shape,
+    machine: Machine,
+    ranks: int,
+    *,
+    room: int,
+    link: Link | None,
+    backend: Backend,
+    longest: int | None,
+) -> tuple[bool, str]:
+    """Return whether a recipe fits `ranks` processes of `room` bytes each, and the sentence for before the run."""
+    choice = for_recipe(recipe, shape, machine, ranks, backend=backend, longest=longest, memory=room, link=link)
+    kind = recipe.strategy.kind
+    named = {"ddp": "ddp", "fsdp": taken(choice), "deepspeed": f"zero{recipe.strategy.stage}"}
+    fallback: Sharing = "fsdp" if kind == "fsdp" else "ddp"
+    how = next((way for way in WAYS if way == named.get(kind, taken(choice))), fallback)
+    wish = request.wish(recipe, shape, machine, backend=backend, longest=longest)
+    needed = advice.needed(sharing.parts(wish, how, ranks), machine)
+    step = steps.of(wish, machine, how, ranks, link) if link else None
+    pace = f", about {duration(step.seconds)} a step, {step.efficiency:.0%} of the ideal" if step else ""
+    text = f"{size(needed)} of {size(room)} for each of {ranks} processes ({TITLES.get(how, how)}){pace}"
+    fits = needed <= room
+    return fits, text if fits or not choice.cure else f"{text}; {choice.cure}"
 
 
 def taken(choice: Choice) -> str:

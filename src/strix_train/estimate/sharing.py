@@ -43,10 +43,16 @@ class Traffic:
         return accumulation * (self.forward + self.backward) + self.once
 
 
+def shared(wish: Wish, sharing: Sharing) -> Wish:
+    """Return what one rank really trains: Unsloth computes with whole weights, plain transformers with pieces."""
+    return wish if sharing in ("none", "ddp") else replace(wish, backend="hf", offload=False)
+
+
 def parts(wish: Wish, sharing: Sharing, ranks: int) -> Parts:
     """Return the parts of one rank's peak memory. `wish`: what one rank trains, its own rows a pass."""
     if sharing == "none" or ranks < 2:
         return memory.parts(wish)
+    wish = shared(wish, sharing)
     learns = wish.trainable * wish.learning
     if sharing == "ddp":
         found = memory.parts(wish)

@@ -41,7 +41,7 @@ class Step:
 
 def of(wish: Wish, machine: Machine, sharing: Sharing, ranks: int, link: Link) -> Step | None:
     """Return the step of `ranks` machines with one device each, None where nothing is known about their speed."""
-    pace = speed.of(wish, machine)
+    pace = speed.of(share.shared(wish, sharing), machine)
     if pace is None:
         return None
     sent, gather = share.traffic(wish, sharing, ranks), 1.0 if machine.is_gpu else GLOO_GATHER

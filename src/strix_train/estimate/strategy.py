@@ -20,6 +20,7 @@ from strix_train.estimate.shapes import Shape
 from strix_train.estimate.sharing import Sharing
 from strix_train.estimate.words import duration, size, traffic
 from strix_train.recipe.schema import Recipe
+from strix_train.refusals import IN_PIECES
 
 Strategy = Literal["none", "ddp", "fsdp"]
 _AMPLE = 0.95
@@ -138,11 +139,24 @@ def for_recipe(
     link: Link | None = None,
     barred: Mapping[str, str] | None = None,
 ) -> Choice:
-    """Return how a recipe is trained by `ranks` processes. `backend`, `longest`: see request.wish; others: `choose`."""
+    """Return how a recipe is trained by `ranks` processes. `backend`, `longest`: see request.wish; others: `choose`.
+
+    `barred`: what follows from the recipe alone, where it is None.
+    """
+    if barred is None:
+        barred = whole_only(recipe)
     wish = request.wish(recipe, shape, machine, backend=backend, longest=longest)
     least = 2 if recipe.method.kind == "kto" else 1
     batch = recipe.schedule.rows
     return choose(wish, machine, ranks, memory=memory, link=link, barred=barred, batch=batch, least=least)
+
+
+def whole_only(recipe: Recipe) -> dict[str, str]:
+    """Return why a recipe needs whole weights on each device, as `barred` of `choose`; empty where it does not."""
+    if recipe.backend == "unsloth":
+        return {"fsdp": "backend unsloth computes with whole weights"}
+    kind = recipe.method.kind
+    return {} if kind in IN_PIECES else {"fsdp": f"method {kind} reads weights that are not gathered then"}
 
 
 def _sent(case: _Case, how: Sharing) -> str:
