@@ -150,12 +150,9 @@ def test_a_clock_that_is_off() -> None:
     assert one(clock.check, nodes(b=replace(B, clock_seconds=3.2))) == (
         f"warning b: its clock is 3.1 s ahead of that of a, and so are the times of its logs; {cure}"
     )
-    late = nodes(b=replace(B, clock_seconds=-30.0))
-    assert one(clock.check, late).startswith("warning b: its clock is 30.1 s behind that of a, and so are")
-    # several processes on a node: torchrun starts them, and its rendezvous goes by the clocks
-    several = replace(CLUSTER, nodes=(Node("a", 0, processes=2), Node("b", 1)))
-    assert one(clock.check, replace(late, cluster=several)) == (
-        "failure b: its clock is 30.1 s behind that of a, so the rendezvous takes living nodes for dead; " + cure
+    assert one(clock.check, nodes(b=replace(B, clock_seconds=-30.0))) == (
+        "warning b: its clock is 30.1 s behind that of a, and so are the times of its logs; torchrun's c10d "
+        f"rendezvous, started by hand, would take living nodes for dead; {cure}"
     )
     assert "its clock is 2 h ahead of" in one(clock.check, nodes(b=replace(B, clock_seconds=7300.0)))
     # what is measured over a slow way is no fault
