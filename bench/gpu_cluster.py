@@ -127,6 +127,8 @@ def worker(part: str, folder: Path, *, tiny: bool, steps: int) -> int:
                 traceback.print_exc()
                 code = 1
             os.environ |= kept
+        else:
+            _warm()
         failed |= code
         facts = {"code": code, "digest": digest, "memory": memory, "seconds": time.monotonic() - began}
         (folder / f"{_short(run.name)}.rank{rank}.json").write_text(json.dumps(facts))
@@ -172,6 +174,16 @@ def one(folder: Path, run: Run, size: tuple[int, int, int], steps: int) -> tuple
     if gpu:
         torch.cuda.empty_cache()
     return code, found[0] if found else "", memory
+
+
+def _warm() -> None:
+    """Import what training needs, while another rank trains alone."""
+    import datasets
+    import peft
+    import torch.distributed.fsdp
+    import transformers.trainer
+
+    assert all((datasets, peft, torch.distributed.fsdp, transformers.trainer))
 
 
 def _digest(weights: dict[str, Any]) -> str:

@@ -205,6 +205,9 @@ def _joined(job: Job, trainer: Any, watch: Watch) -> None:
 def one_device(job: Job, arguments: Any) -> Any:
     """Return the trainer's arguments so that one process drives one GPU: no DataParallel behind our back."""
     arguments.device  # noqa: B018 - the property sets the device up, and counts GPUs
+    if job.shared.kind == "deepspeed" and arguments.gradient_checkpointing:
+        # the other way compares what is computed again, where a weight is gathered, with what it was without
+        arguments.gradient_checkpointing_kwargs = {"use_reentrant": True}
     if job.world == 1:
         arguments._n_gpu = min(1, arguments.n_gpu)
     elif not job.device.is_gpu:
