@@ -43,7 +43,7 @@ class Stash:
 
     def put(self, tensors: list[Any], *, stay: bool = False) -> Ticket:
         """Put tensors away and return their ticket; `stay`: they are wanted again at once."""
-        ticket = Ticket(list(tensors), [None] * len(tensors))
+        ticket = Ticket(list(tensors), [None] * len(tensors), before=self._last)
         if not self.on or stay:
             return ticket
         large = [at for at, each in enumerate(tensors) if each.is_cuda and each.numel() * each.element_size() >= _LEAST]
@@ -51,7 +51,7 @@ class Stash:
         if not large or any(room is None for room in rooms.values()):
             return ticket
         self._left()
-        ticket.before, self._last = self._last, weakref.ref(ticket)
+        self._last = weakref.ref(ticket)
         ticket.ready = self._send([(tensors[at], rooms[at]) for at in large])
         for at in large:
             ticket.here[at], ticket.there[at] = None, rooms[at]
