@@ -144,6 +144,10 @@ def test_a_run_of_several_processes_tells_what_each_takes() -> None:
     fits, text = nodes.before(shared, EIGHT, HALO, 2, room=HALO.usable, link=None, backend="hf", longest=None)
     assert fits
     assert text.endswith("for each of 2 processes (zero2)")
+    asked = recipe.model_copy(update={"strategy": Strategy(kind="fsdp")})
+    fits, text = nodes.before(asked, EIGHT, HALO, 2, room=HALO.usable, link=None, backend="hf", longest=None)
+    assert fits
+    assert "for each of 2 processes (fsdp" in text
     fits, text = nodes.before(recipe, EIGHT, HALO, 2, room=8 * 2**30, link=link, backend="hf", longest=None)
     assert not fits
     assert "it would fit with " in text

@@ -72,8 +72,12 @@ def before(
     longest: int | None,
 ) -> tuple[bool, str]:
     """Return whether a recipe fits `ranks` processes of `room` bytes each, and the sentence for before the run."""
-    choice = for_recipe(recipe, shape, machine, ranks, backend=backend, longest=longest, memory=room, link=link)
     kind = recipe.strategy.kind
+    # who asks for fsdp gets it also where all would fit
+    barred = {"ddp": "fsdp is asked for"} if kind == "fsdp" else None
+    choice = for_recipe(
+        recipe, shape, machine, ranks, backend=backend, longest=longest, memory=room, link=link, barred=barred
+    )
     named = {"ddp": "ddp", "fsdp": taken(choice), "deepspeed": f"zero{recipe.strategy.stage}"}
     fallback: Sharing = "fsdp" if kind == "fsdp" else "ddp"
     how = next((way for way in WAYS if way == named.get(kind, taken(choice))), fallback)
