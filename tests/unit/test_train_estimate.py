@@ -72,13 +72,24 @@ def test_the_head_of_a_recipe_tells_its_memory(path: Path) -> None:
 
 
 def test_the_measured_runs_are_met() -> None:
-    """15 runs on an H200, ours and those of others; TRL's 4-bit adapters are in 16 bits, ours are not."""
+    """Runs on an H200, ours and those of others; TRL's 4-bit adapters are in 16 bits, ours are not."""
     rows = [*comparison.h200()]
-    assert len(rows) == 15
-    assert statistics.median(abs(row.error) for row in rows) < 0.02
-    assert statistics.median(abs(row.time_error) for row in rows) < 0.08
+    ours = [row for row in rows if row.ours]
+    assert len(ours) >= 16
+    for some in (ours, rows):
+        assert statistics.median(abs(row.error) for row in some) < 0.03
+        assert statistics.median(abs(row.time_error) for row in some if row.measured_seconds) < 0.06
+    for row in ours:
+        assert abs(row.error) < 0.1, row
     for row in rows:
-        assert abs(row.error) < (0.18 if row.name.startswith("TRL") and "qlora" in row.name else 0.04), row
+        assert abs(row.error) < 0.25, row
+        assert abs(row.time_error) < 0.25, row
+
+
+def test_times_follow_from_the_runs_of_other_shapes() -> None:
+    off = [abs(row.time_error) for row in comparison.held_out() if row.ours]
+    assert len(off) >= 14
+    assert statistics.median(off) < 0.1
 
 
 def test_the_measured_processes_on_a_cpu_are_met() -> None:
@@ -149,7 +160,11 @@ def test_more_takes_more(size: dict[str, object], name: str, data: st.DataObject
     else:
         other = replace(wish, **{grown: getattr(wish, grown) * 2})
     assert memory.parts(other).total >= least.total, grown
-    assert advice.estimate(other, machines.named("h200")).needed >= advice.estimate(wish, machines.named("h200")).needed
+    before, after = (advice.estimate(each, machines.named("h200")) for each in (wish, other))
+    assert after.needed >= before.needed
+    assert before.speed
+    assert after.speed
+    assert after.speed.seconds >= before.speed.seconds
 
 
 @settings(max_examples=12)

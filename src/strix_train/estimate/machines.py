@@ -28,7 +28,8 @@ class Machine:
     """`memory`: bytes that a GPU, or a process on the CPU, may use. `peak`: 16-bit operations a second, 0 unknown.
 
     `system`: bytes of the system's memory where it is the GPU's as well, else 0. `measured`: whether times on this kind
-    of machine were measured by this project. `share`: of the peak that each backend reaches in large products.
+    of machine were measured by this project. `share`: of the peak that large products reach. `bandwidth`: of the
+    memory, in bytes a second, and `link`: to the system's memory. `launch`: how slowly the host starts kernels.
     """
 
     name: str
@@ -38,7 +39,9 @@ class Machine:
     arch: str = ""
     system: int = 0
     measured: bool = False
-    share: tuple[float, float] = (0.30, 0.22)
+    share: float = 0.5
+    bandwidth: float = 1e12
+    link: float = 25e9
     launch: float = 1.0
     half: bool = True
 
@@ -63,21 +66,23 @@ class Machine:
 
 def _halo(gib: int, gtt: float) -> Machine:
     name = f"Strix Halo, {gib} GB of memory"
-    # the share is from public step times of plain transformers (bench: python -m bench estimate)
-    return Machine(name, "rocm", int(gtt * GIB), 59.4e12, "gfx1151", gib * GIB, share=(0.22, 0.16), launch=1.5)
+    return Machine(
+        name, "rocm", int(gtt * GIB), 59.4e12, "gfx1151", gib * GIB, share=0.4, bandwidth=256e9, link=84e9, launch=1.5
+    )
 
 
-# Peaks are the vendors' figures for dense bf16. Memory of Strix Halo: what the driver gives the GPU when told to.
+# Peaks and bandwidths are the vendors' figures, peaks for dense bf16. Memory of Strix Halo: what the driver gives the
+# GPU when told to. The shares of AMD's GPUs are assumed.
 NAMED: dict[str, Machine] = {
     "strix-halo": _halo(128, 120),
     "strix-halo-64": _halo(64, 60),
     "strix-halo-default": replace(_halo(128, 62.5), name="Strix Halo, 128 GB of memory, kernel's default for the GPU"),
-    "rx-7900-xtx": Machine("Radeon RX 7900 XTX", "rocm", 24 * GIB, 122.8e12, "gfx1100"),
-    "r9700": Machine("Radeon AI PRO R9700", "rocm", 32 * GIB, 191e12, "gfx1201"),
-    "mi300x": Machine("Instinct MI300X", "rocm", 192 * GIB, 1307e12, "gfx942"),
-    "rtx-4090": Machine("GeForce RTX 4090", "cuda", 24 * GIB, 165e12),
-    "h100": Machine("H100 80GB", "cuda", 80 * GIB, 989e12, share=(0.56, 0.40)),
-    "h200": Machine("H200", "cuda", int(139.8 * GIB), 989e12, measured=True, share=(0.56, 0.40)),
+    "rx-7900-xtx": Machine("Radeon RX 7900 XTX", "rocm", 24 * GIB, 122.8e12, "gfx1100", bandwidth=960e9),
+    "r9700": Machine("Radeon AI PRO R9700", "rocm", 32 * GIB, 191e12, "gfx1201", bandwidth=640e9, link=50e9),
+    "mi300x": Machine("Instinct MI300X", "rocm", 192 * GIB, 1307e12, "gfx942", bandwidth=5300e9, link=50e9),
+    "rtx-4090": Machine("GeForce RTX 4090", "cuda", 24 * GIB, 165e12, share=0.65, bandwidth=1008e9),
+    "h100": Machine("H100 80GB", "cuda", 80 * GIB, 989e12, share=0.65, bandwidth=3350e9, link=55e9),
+    "h200": Machine("H200", "cuda", int(139.8 * GIB), 989e12, measured=True, share=0.65, bandwidth=4800e9, link=55e9),
 }
 _BY_WORD = {
     "h200": "h200",
@@ -169,7 +174,7 @@ def cpu(root: Path = Path("/")) -> Machine:
     cores = _threads(os.environ)
     name = f"CPU, {cores} thread{'s' * (cores != 1)} ({model[1] if model else 'unknown'})"
     peak = cores * _CORE["bf16" if half else "fp32"]
-    return Machine(name, "cpu", _memory(root), peak, measured=True, share=(1.0, 1.0), half=half)
+    return Machine(name, "cpu", _memory(root), peak, measured=True, half=half)
 
 
 def _threads(environment: Mapping[str, str]) -> int:

@@ -17,8 +17,10 @@ Backend = Literal["unsloth", "hf"]
 # Bytes of 4-bit weights: half a byte, a scale of 8 bits for 64 of them, and one of 32 bits for 256 scales.
 _FOUR_BITS = 0.5 + 1 / 64 + 4 / (64 * 256)
 _EIGHT_BITS = 1.0
-# The chunk of backends.chunkedloss: 32-bit logits, which exist up to three times while their sum is taken.
+# The chunk of backends.chunkedloss: on a GPU logits that become their own gradient, elsewhere, and where a model caps
+# its logits, 32-bit logits that exist up to three times while their sum is taken.
 _CHUNK = 2**27
+_CAPPED = ("gemma4", "gemma4_text")
 # On a GPU, Unsloth cuts the rows of a loss into four at least, and holds so many bytes of each logit.
 _UNSLOTH_CHUNKS, _UNSLOTH_LOGIT, _UNSLOTH_MOST = 4, 6.3, 2**31
 # All logits at once, as TRL's own losses of some methods want them: 16 bits, 32 bits, and their gradient.
@@ -125,13 +127,14 @@ def parts(wish: Wish, *, ranks: int = 1) -> Parts:
     early = gradients if wish.accumulation > 1 else 0
     logits = _logits(wish)
     # the loss comes first, then one layer after the other, and gradients arrive while what layers kept goes
-    last = shape.lookup * learning if wish.adapter == "full" else 0  # the embedding's gradient is the last to come
+    # the embedding's gradient is the last to come; an output layer that is the embedding gets two, which are added
+    last = shape.lookup * learning if wish.adapter == "full" else 0
+    twice = shape.head * learning if wish.adapter == "full" and shape.tied else 0
     moments = (
-        (kept, logits, early),
+        (kept + (_narrowed(wish) if ranks == 1 else 0.0), logits, early),
         (kept + work, 0.0, early),
         (one + work, 0.0, max(early, gradients - last / ranks)),
-        # an output layer that is the embedding gets two gradients, and their sum
-        (0.0, 0.0, gradients + (2 * shape.head * learning if wish.adapter == "full" and shape.tied else 0)),
+        (0.0, 0.0, gradients + (2 if wish.accumulation > 1 else 1) * twice),
     )
     activations, shown, gradients = max(moments, key=sum)
     cache = 2 * tokens * wish.width * sum(b.count * b.values for b in shape.blocks if b.window >= 0)
@@ -145,6 +148,17 @@ def parts(wish: Wish, *, ranks: int = 1) -> Parts:
         workspace=_workspace(wish),
         offloaded=int(offloaded),
     )
+
+
+def _narrowed(wish: Wish) -> float:
+    """Return the bytes of the 16-bit copies of weights that autocast keeps until the forward pass is over.
+
+    Where nothing is computed again they are among what layers keep; where weights are shared among ranks, they are
+    gathered in 16 bits.
+    """
+    narrowed = wish.backend == "hf" and wish.adapter == "full" and wish.bits == 16 and wish.master == 4
+    inner = sum(block.count * (block.linear_weights + block.experts) for block in wish.shape.blocks)
+    return 2.0 * inner if narrowed and wish.recompute else 0.0
 
 
 def _weights(wish: Wish) -> int:
@@ -189,7 +203,8 @@ def _logits(wish: Wish) -> float:
         chunk = max(1.0, wish.tokens / (_UNSLOTH_CHUNKS if wish.gpu else 1)) * vocabulary * _UNSLOTH_LOGIT
         return min(chunk, _UNSLOTH_MOST) + whole
     chunk = min(_CHUNK, 4 * wish.tokens * vocabulary)
-    return 3.0 * chunk + 2 * wish.tokens * wish.shape.hidden * wish.width + whole
+    times = 1.0 if wish.gpu and wish.bits == 16 and wish.shape.kind not in _CAPPED else 3.0
+    return times * chunk + 2 * wish.tokens * wish.shape.hidden * wish.width + whole
 
 
 def _layers(wish: Wish) -> tuple[float, float, float, float]:
@@ -252,7 +267,7 @@ def _back(wish: Wish, block: Block) -> float:
 def _fused(wish: Wish, block: Block) -> float:
     """Return the bytes a token of one layer in Unsloth's kernels, which overwrite what they no longer need."""
     wide = wish.width
-    found = 6.0 * wide * max(block.mlp, block.queries) + 1.5 * wide * wish.shape.hidden
+    found = 6.0 * wide * max(block.mlp, block.queries) + 10.5 * wide * wish.shape.hidden
     if wish.eager and block.window >= 0:
         found += block.heads * wish.length * 3.0 * wide
     if block.experts:
