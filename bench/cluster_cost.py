@@ -164,7 +164,9 @@ def started(
     found = []
     for rank, (address, interface, words) in enumerate(zip(addresses, interfaces, into, strict=True)):
         own = {"RANK": str(rank), "HEAD": head, "ADDRESS": address, "GLOO_SOCKET_IFNAME": interface}
-        environment = {**os.environ, **own, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        # Debian's PyTorch has no libuv
+        more = {"OMP_NUM_THREADS": "1", "USE_LIBUV": "0", "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, **own, **more}
         command = [*words, python, "-m", "bench.cluster_worker"]
         worker = subprocess.Popen(
             command, env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
