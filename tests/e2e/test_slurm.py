@@ -22,8 +22,6 @@ pytestmark = pytest.mark.skipif(not available(), reason="Slurm is not installed,
 
 # a run by which the way is shown
 QUICK = ("--set", "schedule.steps=6", "--set", "questions=null", "--set", "checkpoints.every=100")
-# gloo of Debian's torch sums no bfloat16
-ON_CPU = ("--set", "precision=fp32")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +52,7 @@ def test_the_demo_trains_on_two_nodes_and_goes_on_after_the_time_limit(
     cluster: Slurm, stranger: Stranger, tmp_path: Path
 ) -> None:
     before = containers(cluster)
-    job = submitted(cluster, stranger, tmp_path, "train", "demo", *QUICK, *ON_CPU)
+    job = submitted(cluster, stranger, tmp_path, "train", "demo", *QUICK)
     log, run = tmp_path / f"demo-{job}-node0.log", tmp_path / f"runs/demo-{job}"
     cluster.wait(job, lambda: log.is_file() and "\nstep 1/6" in log.read_text(), 300, tmp_path)
     # what Slurm does two minutes before the limit
