@@ -83,8 +83,12 @@ def test_a_node_that_fails_ends_the_others_and_a_killed_client_leaves_nothing(
     cluster: Slurm, stranger: Stranger, tmp_path: Path
 ) -> None:
     before = containers(cluster)
-    fails = 'echo "rank $RANK of $WORLD_SIZE by $GLOO_SOCKET_IFNAME"; [ "$RANK" = 0 ] && exec sleep 300; exit 7'
-    job = submitted(cluster, stranger, tmp_path, "bash", "-c", fails)
+    fails = """echo "rank $RANK of $WORLD_SIZE by $GLOO_SOCKET_IFNAME"
+if [ "$RANK" = 0 ]; then touch there; exec sleep 300; fi
+until [ -e there ]; do sleep 0.1; done
+exit 7"""
+    (tmp_path / "fails.sh").write_text(fails)
+    job = submitted(cluster, stranger, tmp_path, "bash", "fails.sh")
     cluster.wait(job, lambda: cluster.state(job) == "FAILED", 120, tmp_path)
     for rank in (0, 1):
         assert f"rank {rank} of 2 by lo" in (tmp_path / f"demo-{job}-node{rank}.log").read_text()
