@@ -101,7 +101,7 @@ def test_podman_runs_one_container_on_each_node(tmp_path: Path) -> None:
     )
     assert code == 0
     (argv,) = said["podman"]
-    assert argv[:3] == ["run", "--rm", "--interactive"]
+    assert argv[:6] == ["run", "--rm", "--name", "strix-217-1", "--replace", "--interactive"]
     assert after(argv, "--network") == ["host"]
     passed = after(argv, "--env")
     assert {"PET_MASTER_ADDR", "PET_NODE_RANK", "STRIX_PEER", "NCCL_DEBUG", "NCCL_IB_DISABLE"} <= set(passed)
@@ -118,6 +118,14 @@ def test_podman_runs_one_container_on_each_node(tmp_path: Path) -> None:
     assert said["place"] == [["1", "10.0.0.1", "10.0.0.2"]]
     (step,) = said["srun"]
     assert {"--kill-on-bad-exit=1", "--wait=0", "--ntasks-per-node=1"} <= set(step)
+
+
+def test_what_a_killed_client_left_is_removed(tmp_path: Path) -> None:
+    code, said = ran(job(gpu=False), tmp_path, CODE="9")
+    assert code == 9
+    assert [argv[0] for argv in said["podman"]] == ["run", "rm"]
+    assert said["podman"][1][-1] == "strix-217-1"
+    assert len(ran(job(gpu=False), tmp_path, CODE="130")[1]["podman"]) == 1
 
 
 def test_podman_without_root_keeps_groups_and_finds_a_folder_for_its_state(tmp_path: Path) -> None:
