@@ -6,20 +6,18 @@ Its input ends when the driver does, however that ends; then it ends, and the en
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
-import pkgutil
 import signal
 import threading
 import time
 import uuid
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from strix_finetune.cluster.agentfile import program
 from strix_finetune.cluster.reach import Reached
 from strix_finetune.engine.base import RunRequest
 from strix_finetune.engine.drivers import driver_labels
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from strix_finetune.engine.tty import Link
 
 LABEL = "io.strix-finetune.cluster"
-_MODULES = ("__init__", "__main__", "collective", "facts", "mtu", "netlink", "probe", "rdma", "reduce", "serve")
 _INSIDE = "/strix-agent.pyz"
 _START_SECONDS = 30.0
 # for the way there and back, on top of what a command may take
@@ -267,18 +264,6 @@ def limits(reached: Reached) -> list[dict[str, Any]]:
     limits = {"memlock": 2**64 - 1, "nofile": files if files >= 0 else 1 << 20}
     limits["nproc"] = processes if processes >= 0 else 1 << 15
     return [{"type": name, "soft": limit, "hard": limit} for name, limit in limits.items()]
-
-
-def program() -> bytes:
-    """The agent as one file that Python runs."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name in _MODULES:
-            source = pkgutil.get_data("strix_train.agent", f"{name}.py")
-            assert source
-            archive.writestr(f"strix_agent/{name}.py", source)
-        archive.writestr("__main__.py", "from strix_agent.__main__ import main\nmain()\n")
-    return buffer.getvalue()
 
 
 @contextmanager

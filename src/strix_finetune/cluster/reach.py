@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import tempfile
 import threading
@@ -18,9 +17,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-from strix_finetune.cluster import remote
+from strix_finetune.cluster import addresses, remote
 from strix_finetune.cluster.nodes import Cluster, Node
 from strix_finetune.cluster.sshlink import Ran, SshLink, WayLost
 from strix_finetune.engine.select import Address, connect, open_at
@@ -151,7 +149,7 @@ class _Opened:
         if node.local:
             return Reached(node, self._keep(open_at(named, self._env)), _here(self._env))
         engine = self._keep(open_at(named, self._env, elsewhere=node.url))
-        return Reached(replace(node, address=node.address or _resolved(node)), engine)
+        return Reached(replace(node, address=node.address or addresses.resolved(node.url)), engine)
 
     def _remote(self, node: Node) -> Reached:
         link = SshLink(node, self._folder, self._env)
@@ -275,27 +273,10 @@ def _addressed(item: Reached | Unreached, found: Sequence[Reached | Unreached]) 
     if isinstance(item, Unreached) or item.node.address:
         return item
     others = [other.node.address for other in found if other is not item and other.node.address]
-    address = next(filter(None, map(_source_address, others)), "")
+    address = next(filter(None, map(addresses.source, others)), "")
     if not address and len(found) == 1:
         address = "127.0.0.1"
     if not address:
         message = f"node {item.node.name}: no address is known by which the others reach it"
         return Unreached(item.node, WorkError(Problem(message, item.node.place, "give it 'address'")))
     return replace(item, node=replace(item.node, address=address))
-
-
-def _resolved(node: Node) -> str:
-    """The address of the host in an engine's URL; none where its name is not known."""
-    host = urlsplit(node.url).hostname or ""
-    with suppress(OSError):
-        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
-    return ""
-
-
-def _source_address(peer: str) -> str:
-    """The address that this machine would send from to `peer`; nothing is sent."""
-    family = socket.AF_INET6 if ":" in peer else socket.AF_INET
-    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((peer, 9))
-        return str(probe.getsockname()[0])
-    return ""

@@ -12,7 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from strix_finetune.cluster.agents import Agent, program
+from strix_finetune.cluster.agentfile import program
+from strix_finetune.cluster.agents import Agent
 from strix_finetune.cluster.nodes import Node
 from strix_finetune.cluster.reach import Reached
 from strix_finetune.engine.tty import Link
