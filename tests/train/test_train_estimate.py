@@ -106,6 +106,9 @@ def test_live_tensors_are_met(name: str, adapter: str, bits: int, again: bool, a
         gpu=False,
     )
     measured, found = peak(name, adapter, bits, again, attention), memory.parts(wish)
+    if adapter == "full" and wish.shape.tied:
+        # autograd adds the second gradient of a weight in the place of the first, but not where they are fake
+        measured -= wish.shape.head * wish.learning
     assert found.total == pytest.approx(measured, rel=0.06)
     moving = found.total - found.weights - found.optimizer
     assert moving == pytest.approx(measured - found.weights - found.optimizer, rel=0.15)

@@ -18,7 +18,7 @@ Backend = Literal["unsloth", "hf"]
 _FOUR_BITS = 0.5 + 1 / 64 + 4 / (64 * 256)
 _EIGHT_BITS = 1.0
 # The chunk of backends.chunkedloss: on a GPU logits that become their own gradient, elsewhere, and where a model caps
-# its logits, 32-bit logits that exist up to three times while their sum is taken.
+# its logits, 16-bit logits, the same in 32 bits, and their gradient.
 _CHUNK = 2**27
 _CAPPED = ("gemma4", "gemma4_text")
 # On a GPU, Unsloth cuts the rows of a loss into four at least, and holds so many bytes of each logit.
@@ -203,7 +203,7 @@ def _logits(wish: Wish) -> float:
         chunk = max(1.0, wish.tokens / (_UNSLOTH_CHUNKS if wish.gpu else 1)) * vocabulary * _UNSLOTH_LOGIT
         return min(chunk, _UNSLOTH_MOST) + whole
     chunk = min(_CHUNK, 4 * wish.tokens * vocabulary)
-    times = 1.0 if wish.gpu and wish.bits == 16 and wish.shape.kind not in _CAPPED else 3.0
+    times = 1.0 if wish.gpu and wish.bits == 16 and wish.shape.kind not in _CAPPED else 2.0
     return times * chunk + 2 * wish.tokens * wish.shape.hidden * wish.width + whole
 
 
