@@ -18,6 +18,8 @@ from strix_train.plan import Plan
 from strix_train.refusals import IN_PIECES
 
 Kind = Literal["none", "ddp", "fsdp", "deepspeed"]
+# Adapters on weights that do not come apart.
+_WHOLE = {"fsdp": ("lora8bit",), "deepspeed": ("qlora", "lora8bit")}
 # GPUs of one machine talk at hundreds of Gbit/s.
 _SLOW = 200.0
 
@@ -64,6 +66,9 @@ def decide(plan: Plan, device: Device, world: int, precision: str, backend: Back
     if precision == "fp16":
         what = f"strategy {kind} and precision fp16: each process would find overflows of its own"
         raise InputError(Problem(what, loaded.place("strategy"), "write precision: bf16, or strategy: ddp"))
+    if adapter in _WHOLE[kind]:
+        what = f"strategy {kind} cannot share the quantized weights of adapter {adapter}"
+        raise InputError(Problem(what, loaded.place("strategy"), "write strategy: ddp, or adapter: lora"))
     direct = adapter in ("qlora", "lora8bit") or not device.is_gpu
     if asked and not direct:
         direct = sharing.parts(replace(asked, rows=1), "ddp", world).weights < room / 2
