@@ -202,6 +202,15 @@ def test_the_command_tells_what_to_change(capsys: pytest.CaptureFixture[str]) ->
     assert facts["verdict"]["settings"] == ["schedule.batch=16", "schedule.accumulation=16"]
     assert facts["backends"]["unsloth"]["offloaded"] > 2**30
     assert facts["adapters"]["qlora"]["hf"]["peak"] < facts["adapters"]["lora"]["hf"]["peak"]
+    # lean layers are the backend's, whatever the recipe's own backend and adapter are
+    words = ["estimate", "llama3.1-8b-lora", "--device", "h200", "--json", "--set"]
+    tables = []
+    for more in ("backend=hf", "backend=unsloth"):
+        assert main([*words, more]) == 0
+        tables.append(json.loads(capsys.readouterr().out)["adapters"])
+    assert tables[0] == tables[1]
+    assert tables[0]["lora"]["hf"]["offloaded"] > 0
+    assert tables[0]["full"]["hf"]["offloaded"] == tables[0]["lora8bit"]["hf"]["offloaded"] == 0
     assert set(facts["backends"]["hf"]) >= {"weights", "gradients", "optimizer", "activations", "logits", "workspace"}
 
 

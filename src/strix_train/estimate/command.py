@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from strix_train import backends
@@ -19,6 +19,7 @@ from strix_train.estimate.shapes import Shape
 from strix_train.estimate.words import duration, size
 from strix_train.names import find_model, find_recipe
 from strix_train.plan import Plan
+from strix_train.recipe.adapter import Full, LowRank
 from strix_train.recipe.load import Loaded, load
 
 BACKENDS: tuple[Backend, ...] = ("unsloth", "hf")
@@ -122,15 +123,19 @@ def each_backend(loaded: Loaded, shape: Shape, machine: Machine, longest: int | 
 
 def others(loaded: Loaded, shape: Shape, machine: Machine, longest: int | None) -> dict[str, dict[Backend, Estimate]]:
     """Return the estimates of the usual adapters, everything else as in the recipe."""
-    wish = request.wish(loaded.recipe, shape, machine, longest=longest)
-    found: dict[str, dict[Backend, Estimate]] = {}
+    recipe, found = loaded.recipe, dict[str, dict[Backend, Estimate]]()
+    low = recipe.adapter if isinstance(recipe.adapter, LowRank) else LowRank()
+    whole = recipe.adapter if isinstance(recipe.adapter, Full) else Full(kind="full")
     for adapter in ADAPTERS:
-        found[adapter] = {}
-        for backend in BACKENDS:
-            offload = backend == "unsloth" and machine.is_gpu and wish.recompute
-            other = replace(wish, adapter=adapter, backend=backend, rank=wish.rank or 16, offload=offload)
-            found[adapter][backend] = advice.estimate(other, machine)
+        other = recipe.model_copy(update={"adapter": whole if adapter == "full" else _of_kind(low, adapter)})
+        found[adapter] = {
+            backend: advice.of_recipe(other, shape, machine, backend=backend, longest=longest) for backend in BACKENDS
+        }
     return found
+
+
+def _of_kind(adapter: LowRank, kind: str) -> LowRank:
+    return adapter.model_copy(update={"kind": kind})
 
 
 def sentence(found: Verdict, machine: Machine) -> str:
