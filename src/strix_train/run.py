@@ -160,7 +160,8 @@ def _sharing(wish: Load, work: _Work) -> tuple[Load, _Work]:
         plan = replace(plan, backend=choice)
     if not shared.direct:
         device = replace(device, torch="cpu")
-    whole = shared.whole or (shared.kind == "fsdp" and wish.adapter.kind in ("lora", "rslora"))
+    gathered = shared.kind == "fsdp" and shared.direct and wish.adapter.kind in ("lora", "rslora")
+    whole = shared.whole or gathered
     return replace(wish, device=device, whole=whole), replace(work, plan=plan, shared=shared)
 
 

@@ -25,6 +25,8 @@ class Sampling:
         self.job, self.tokenizer = job, tokenizer
         recipe = job.plan.loaded.recipe
         self.wish = recipe.samples if on and job.shared.whole else None
+        if recipe.samples and on and not job.shared.whole:
+            job.console.fact("warning", f"no samples are taken while {job.shared.kind} has the model in pieces")
         self.model: Any = None
 
     @property

@@ -76,7 +76,8 @@ def decide(plan: Plan, device: Device, world: int, precision: str, backend: Back
         return Shared("deepspeed", reason, stage=wish.stage, direct=True)
     narrow = adapter == "full" and precision == "bf16" and device.is_gpu
     how = keeping(asked, machine, world, room, link, wish.keep) if asked else How(_named(wish.keep) or "nothing")
-    return Shared("fsdp", reason, replace(how, narrow=narrow), direct=direct)
+    # what stays whole has to be on the device from the beginning
+    return Shared("fsdp", reason, replace(how, narrow=narrow), direct=direct or how.keep == "frozen")
 
 
 def _asked(plan: Plan, machine: machines.Machine, backend: Backend) -> Wish | None:
