@@ -28,7 +28,7 @@ BEGIN = {"share": 0.6, "plain": 0.5, "unsloth": 0.6, "lean": 0.6, "start": 5e-5,
 
 @dataclass(frozen=True)
 class Row:
-    """One measured run and its estimate; `size` and `measured` in GiB or GB, `seconds` of a step (0 unknown).
+    """One measured run and its estimate; `size` and `measured` in GiB or GB, `seconds` of a step (0: unknown).
 
     `ours`: a run of `train`, and not of another program.
     """
@@ -42,12 +42,12 @@ class Row:
 
     @property
     def error(self) -> float:
-        """How far the estimate of the memory is off, as a share of what was measured."""
-        return self.size / self.measured - 1
+        """How far the estimate of the memory is off, as a share of what was measured; 0 where it was not."""
+        return self.size / self.measured - 1 if self.measured else 0.0
 
     @property
     def time_error(self) -> float:
-        """The same for the time, 0 where that was not measured."""
+        """The same for the time."""
         return self.seconds / self.measured_seconds - 1 if self.measured_seconds else 0.0
 
 
@@ -167,13 +167,14 @@ def main() -> None:
         time = f"{row.seconds:>8.2f} s"
         if row.measured_seconds:
             time += f"{row.measured_seconds:>8.2f} s{row.time_error:>+8.1%}{apart[row.name].time_error:>+9.1%}"
-        print(f"{row.name:<66}{row.size:>6.2f} GiB{row.measured:>6.2f} GiB{row.error:>+8.1%}{time}")
+        memory = f"{row.measured:>6.2f} GiB{row.error:>+8.1%}" if row.measured else " " * 18
+        print(f"{row.name:<66}{row.size:>6.2f} GiB{memory}{time}")
     for title, some in (("train", [row for row in rows if row.ours]), ("all programs", rows)):
-        timed = [row for row in some if row.measured_seconds]
+        timed, held = [row for row in some if row.measured_seconds], [row for row in some if row.measured]
         off = [abs(apart[row.name].time_error) for row in timed]
         print(
-            f"{title}: median error of the memory {statistics.median(abs(row.error) for row in some):.1%} over"
-            f" {len(some)} runs; of the time {statistics.median(abs(row.time_error) for row in timed):.1%} over"
+            f"{title}: median error of the memory {statistics.median(abs(row.error) for row in held):.1%} over"
+            f" {len(held)} runs; of the time {statistics.median(abs(row.time_error) for row in timed):.1%} over"
             f" {len(timed)}, {statistics.median(off):.1%} with the run's shape left out"
         )
     print()

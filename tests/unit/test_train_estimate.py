@@ -75,9 +75,9 @@ def test_the_measured_runs_are_met() -> None:
     """Runs on an H200, ours and those of others; TRL's 4-bit adapters are in 16 bits, ours are not."""
     rows = [*comparison.h200()]
     ours = [row for row in rows if row.ours]
-    assert len(ours) >= 16
+    assert sum(bool(row.measured) for row in ours) >= 16
     for some in (ours, rows):
-        assert statistics.median(abs(row.error) for row in some) < 0.03
+        assert statistics.median(abs(row.error) for row in some if row.measured) < 0.03
         assert statistics.median(abs(row.time_error) for row in some if row.measured_seconds) < 0.06
     for row in ours:
         assert abs(row.error) < 0.1, row

@@ -221,4 +221,4 @@ def _started(wish: Wish, block: Block, rates: Rates) -> float:
         return rates.unsloth_starts if which == "unsloth" else rates.lean_starts
     adapted = 0 if wish.adapter == "full" else 6
     found = 6 * (block.norms + (2 if block.head_norms else 0)) + len(block.linears) * (1 + adapted) + 19
-    return found + len(block.linears) * (12 if wish.adapter == "lora8bit" else 1 if wish.adapter == "full" else 0)
+    return found + len(block.linears) * (3 if wish.adapter == "lora8bit" else 1 if wish.adapter == "full" else 0)
