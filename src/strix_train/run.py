@@ -82,11 +82,11 @@ class _Work:
 def run(word: str, settings: Sequence[str], *, dry: bool, run_dir: Path | None, resume: bool) -> int:
     """Train by a recipe and return the exit code. Raises InputError, TrainError and Interrupted."""
     began = time.monotonic()
-    seat = seats.here()
     if dry:
         return dry_run(_planned(word, settings), run_dir)
-    if seat.world > 1 and run_dir is None:
+    if os.environ.get("WORLD_SIZE", "1") not in ("", "1") and run_dir is None:
         raise InputError(Problem("several processes train together", cure="give them one folder with --run-dir"))
+    seat = seats.here()
     console = Console(silent=not seat.main)
     if seat.world > 1:
         environment.prepare(offline=False)  # before torch is imported, to meet
