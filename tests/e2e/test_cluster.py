@@ -171,7 +171,7 @@ def test_two_machines_learn_what_one_process_would(lab: Lab, alone: Path, trio: 
 def test_three_machines_share_the_weights_and_somebody_elsewhere_gets_the_run(lab: Lab, trio: Trio) -> None:
     """Started at the third one, where the recipe is a file with its own rows beside it."""
     one, two, three = trio
-    own_recipe(three.home / "lab", "fsdp")
+    own_recipe(three.home / "lab", "fsdp", "no")
     models = three.home / ".cache/strix-finetune/models"
     models.mkdir(parents=True, exist_ok=True)
     if not (models / "demo").exists():
@@ -193,7 +193,7 @@ def test_three_machines_share_the_weights_and_somebody_elsewhere_gets_the_run(la
 def test_a_machine_that_loses_its_power_ends_all_and_two_go_on(lab: Lab, trio: Trio) -> None:
     one, two, three = trio
     lab.toml(one, [one, two, three])
-    settings = ("schedule.steps=8", "schedule.batch=2", "strategy=ddp", "checkpoints.every=1")
+    settings = ("schedule.steps=5", "schedule.batch=2", "strategy=ddp", "checkpoints.every=1")
     process = lab.begin(one, "train", "demo", "--run", "power", *sets(*PLAIN, *settings))
     checkpoints = one.home / "strix-finetune/runs/power/checkpoints"
 
@@ -201,7 +201,7 @@ def test_a_machine_that_loses_its_power_ends_all_and_two_go_on(lab: Lab, trio: T
         until_there(checkpoints, "checkpoint-*")
         three.kill()
 
-    out, killed = until(process, r"step \d/8", pull_the_plug)
+    out, killed = until(process, r"step \d/5", pull_the_plug)
     err = process.communicate(timeout=200)[1]
     took = time.monotonic() - killed
     assert process.returncode == 1, out
@@ -336,11 +336,11 @@ def test_a_wrong_clock_is_told_though_it_does_no_harm(lab: Lab, trio: Trio) -> N
 def test_other_rows_on_one_machine_are_found_before_the_first_step(lab: Lab, trio: Trio) -> None:
     """Somebody has changed what was sent there."""
     one, two, _ = trio
-    recipe = own_recipe(one.home / "own", "ddp")
+    recipe = own_recipe(one.home / "own", "ddp", "perhaps")
     (sent,) = parcels.gather([recipe.with_name("rows.jsonl")], lambda path, size: None)
     there = two.home / "strix-finetune/sent" / sent.stored
     there.parent.mkdir(parents=True)
-    there.write_text((recipe.with_name("rows.jsonl")).read_text().replace("no", "yes"))
+    there.write_text((recipe.with_name("rows.jsonl")).read_text().replace("perhaps", "surely"))
     lab.toml(one, [one, two])
     process = lab.begin(one, "train", "own/tiny.yaml", "--no-check")
     out, err = process.communicate(timeout=300)
@@ -351,10 +351,11 @@ def test_other_rows_on_one_machine_are_found_before_the_first_step(lab: Lab, tri
     assert "step 1" not in out
 
 
-def own_recipe(folder: Path, strategy: str) -> Path:
+def own_recipe(folder: Path, strategy: str, answer: str) -> Path:
     """A recipe of somebody's own, with its rows beside it."""
     folder.mkdir()
-    rows = [{"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": "no"}]} for n in "abc"]
+    turns = [({"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": answer}) for n in "abc"]
+    rows = [{"messages": turn} for turn in turns]
     (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows * 4))
     recipe = f"model: demo\nadapter: {{kind: lora, r: 4}}\ndata: {{train: rows.jsonl}}\nstrategy: {strategy}\n"
     recipe += "precision: fp32\nbackend: hf\nschedule: {steps: 2, batch: 1, max_length: 64, learning_rate: 1e-3}\n"
