@@ -252,6 +252,8 @@ def _train(folder: RunFolder, work: _Work, wish: Load) -> int:
     work.ranks.agree("plan", facts | {"strategy": f"{work.shared.kind} {work.shared.how}"})
     if work.ranks.world > 1:
         console.fact("strategy", told(work.shared))
+        if work.shared.advice:
+            console.fact("hint" if work.shared.fits else "warning", work.shared.advice)
     plan = batch.settled(plan, work.ranks, resuming.rows_of_a_step(folder, plan) if work.resume else 0, console)
     if work.main:
         schedule = plan.loaded.recipe.schedule

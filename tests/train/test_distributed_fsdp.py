@@ -65,7 +65,7 @@ def test_a_whole_model_in_pieces_goes_on_with_others(crowd: Crowd, recipe: Path,
 def test_what_cannot_be_shared_is_refused_with_its_cure(crowd: Crowd, recipe: Path, tmp_path: Path) -> None:
     done = crowd.train(2, recipe, *FSDP, "--set", "backend=unsloth", "--run-dir", tmp_path / "run")
     assert done["codes"] == [2, 2]
-    assert "Unsloth computes with whole weights, which strategy fsdp shares; write backend: hf" in done["said"][0]
+    assert "Unsloth has whole weights here, which strategy fsdp shares; write backend: hf" in done["said"][0]
     done = crowd.train(2, recipe, "--set", "strategy=none", "--run-dir", tmp_path / "run")
     assert done["codes"] == [2, 2]
     assert "strategy none is for one process, and 2 were started" in done["said"][0]

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from strix_train.distributed import agreement, batch, links, seats
+from strix_train import plan as plans
+from strix_train.device import Device
+from strix_train.distributed import agreement, batch, links, seats, strategy
 from strix_train.distributed.lifeline import Fault, Head, Tail
 from strix_train.errors import InputError
 from strix_train.estimate.links import Link
@@ -82,6 +84,7 @@ def test_a_process_that_dies_is_told_and_one_that_leaves_is_not() -> None:
 
 def test_the_end_of_process_0_reaches_all() -> None:
     circle = Circle(2)
+    circle.head._closing = True  # who is dead does not tell of the lines that end, either
     for line in list(circle.head._lines.values()):
         line.connection.shutdown(2)
     circle.wait((1, 2))
@@ -154,3 +157,22 @@ def test_buckets_follow_the_link() -> None:
     assert 16 <= links.bucket(10**9, far) <= 32
     assert links.bucket(16 * 2**20, far) == 4
     assert links.bucket(1000, far) == 1
+
+
+def decided(gib: int, *settings: str) -> strategy.Shared:
+    """How two processes share the 8B recipe, each with so much memory."""
+    made = plans.make("llama3.1-8b-lora", ["backend=hf", *settings], with_backend=False)
+    device = Device("cuda:0", "cuda", "NVIDIA H200", "CUDA 13.0", gib * 2**30, True, True)
+    return strategy.decide(made, device, 2, "bf16", "hf")
+
+
+def test_auto_says_what_would_make_it_fit_and_tries_it_all_the_same() -> None:
+    whole = decided(139)
+    assert (whole.kind, whole.fits, whole.advice) == ("ddp", True, "")
+    shared = decided(139, "adapter=full", "schedule.learning_rate=1e-5")
+    assert (shared.kind, shared.fits) == ("fsdp", True)
+    small = decided(8)
+    assert (small.kind, small.fits) == ("ddp", False)
+    assert small.reason.startswith("auto: each of 2 devices needs ")
+    assert "adapter" in small.advice
+    assert decided(139, "strategy=fsdp").reason == "asked for"

@@ -73,6 +73,6 @@ _GPUS = ("/dev/kfd", "/dev/nvidiactl")
 _NOT_BY_UNSLOTH = {
     "reward": "trains no reward models",
     "dora": "has no kernels for adapter dora",
-    "fsdp": "computes with whole weights, which strategy fsdp shares",
-    "deepspeed": "computes with whole weights, which strategy deepspeed shares",
+    "fsdp": "has whole weights here, which strategy fsdp shares",
+    "deepspeed": "has whole weights here, which strategy deepspeed shares",
 }

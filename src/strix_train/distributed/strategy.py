@@ -29,11 +29,14 @@ class Shared:
     """`kind`: how; `reason`: a sentence for the user. `how`: of FSDP. `bucket`: MiB that DDP sends at once;
     `stage`: of DeepSpeed.
 
-    `direct`: a whole model may be loaded onto the device before it is shared; else it is loaded into memory.
+    `direct`: a whole model may be loaded onto the device before it is shared; else it is loaded into memory. `advice`:
+    what to change, as the estimate has it, or empty; `fits`: whether the estimate says that it fits.
     """
 
     kind: Kind = "none"
     reason: str = ""
+    advice: str = ""
+    fits: bool = True
     how: How = field(default_factory=How)
     bucket: int = sending.USUAL
     stage: int = 0
@@ -48,21 +51,20 @@ class Shared:
 def decide(plan: Plan, device: Device, world: int, precision: str, backend: Backend) -> Shared:
     """Return how `world` processes share a plan. Raises InputError where the recipe's wish cannot be met."""
     loaded, wish = plan.loaded, plan.loaded.recipe.strategy
-    kind, adapter = wish.kind, loaded.recipe.adapter.kind
+    adapter = loaded.recipe.adapter.kind
     if world == 1:
-        return Shared(reason="one process, which shares with nobody" if kind not in ("auto", "none") else "")
-    if kind == "none":
+        return Shared(reason="one process, which shares with nobody" if wish.kind not in ("auto", "none") else "")
+    if wish.kind == "none":
         what = f"strategy none is for one process, and {world} were started"
         raise InputError(Problem(what, loaded.place("strategy"), "write strategy: auto, or start one"))
     link, machine = links.measured(os.environ), machines.of_device(device)
     room = machine.usable if device.is_gpu else machine.usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     asked = _asked(plan, machine, backend)
-    reason = "asked for"
-    if kind == "auto":
-        kind, reason = _auto(plan, machine, world, room, link, backend)
+    found = _auto(plan, machine, world, room, link, backend) if wish.kind == "auto" else Shared(wish.kind, "asked for")
+    kind = found.kind
     learning = asked.trainable * asked.learning if asked else 0
     if kind == "ddp":
-        return Shared("ddp", reason, bucket=sending.bucket(learning, link))
+        return replace(found, bucket=sending.bucket(learning, link))
     if precision == "fp16":
         what = f"strategy {kind} and precision fp16: each process would find overflows of its own"
         raise InputError(Problem(what, loaded.place("strategy"), "write precision: bf16, or strategy: ddp"))
@@ -73,11 +75,11 @@ def decide(plan: Plan, device: Device, world: int, precision: str, backend: Back
     if asked and not direct:
         direct = sharing.parts(replace(asked, rows=1), "ddp", world).weights < room / 2
     if kind == "deepspeed":
-        return Shared("deepspeed", reason, stage=wish.stage, direct=True)
+        return replace(found, stage=wish.stage)
     narrow = adapter == "full" and precision == "bf16" and device.is_gpu
     how = keeping(asked, machine, world, room, link, wish.keep) if asked else How(_named(wish.keep) or "nothing")
     # what stays whole has to be on the device from the beginning
-    return Shared("fsdp", reason, replace(how, narrow=narrow), direct=direct or how.keep == "frozen")
+    return replace(found, how=replace(how, narrow=narrow), direct=direct or how.keep == "frozen")
 
 
 def _asked(plan: Plan, machine: machines.Machine, backend: Backend) -> Wish | None:
@@ -91,11 +93,11 @@ def _asked(plan: Plan, machine: machines.Machine, backend: Backend) -> Wish | No
 
 def _auto(
     plan: Plan, machine: machines.Machine, world: int, room: int, link: links.Link | None, backend: Backend
-) -> tuple[Kind, str]:
+) -> Shared:
     try:
         shape, _ = configs.find(plan.model)
     except InputError:
-        return "ddp", "auto: the model's size is not known"
+        return Shared("ddp", "auto: the model's size is not known")
     barred = unable(plan.loaded.recipe.method.kind, backend if plan.backend.firm else "hf")
     found = estimated.for_recipe(
         plan.loaded.recipe,
@@ -107,14 +109,15 @@ def _auto(
         link=link,
         barred={"fsdp": barred} if barred else {},
     )
-    # where nothing fits by the estimate, the device itself shall say so
-    return found.strategy or "ddp", f"auto: {found.reason.removeprefix('ddp: ').removeprefix('fsdp: ')}"
+    # where nothing fits by the estimate, it is tried, with a warning: the device itself shall say so
+    reason = f"auto: {found.reason.removeprefix('ddp: ').removeprefix('fsdp: ')}"
+    return Shared(found.strategy or "ddp", reason, advice=found.cure, fits=found.strategy is not None)
 
 
 def unable(method: str, backend: str) -> str:
     """Return why a model cannot be shared in pieces; empty where it can."""
     if backend == "unsloth":
-        return "backend unsloth computes with whole weights"
+        return "backend unsloth has whole weights here"
     return "" if method in IN_PIECES else f"method {method} reads weights that are not gathered then"
 
 

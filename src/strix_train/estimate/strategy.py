@@ -154,7 +154,7 @@ def for_recipe(
 def whole_only(recipe: Recipe) -> dict[str, str]:
     """Return why a recipe needs whole weights on each device, as `barred` of `choose`; empty where it does not."""
     if recipe.backend == "unsloth":
-        return {"fsdp": "backend unsloth computes with whole weights"}
+        return {"fsdp": "backend unsloth has whole weights here"}
     kind = recipe.method.kind
     return {} if kind in IN_PIECES else {"fsdp": f"method {kind} reads weights that are not gathered then"}
 
