@@ -25,6 +25,9 @@ from strix_finetune.cluster.nodes import Node
 from strix_finetune.errors import Problem, WorkError
 
 CONNECT_SECONDS = 10
+# forwardings of the user's configuration are not what this connection is for, nor its clients, which would ask for
+# them again
+_PLAIN = ("-o", "ClearAllForwardings=yes")
 # a connection that is cut says nothing: after 3 × 5 s without an answer it counts as gone
 _OPTIONS = (
     *("-T", "-a", "-x"),
@@ -36,8 +39,7 @@ _OPTIONS = (
     *("-o", "LogLevel=INFO"),
     *("-o", "RequestTTY=no"),
     *("-o", "RemoteCommand=none"),
-    # forwardings of the user's configuration are not what this connection is for
-    *("-o", "ClearAllForwardings=yes"),
+    *_PLAIN,
     *("-o", "ControlMaster=yes"),
 )
 _MARK = "strix-done"
@@ -136,16 +138,18 @@ class SshLink:
 
     def forward(self, local: Path, remote: str) -> None:
         """Have `local`, a socket of ours, lead to `remote` over there: a socket's path, or host:port."""
-        done = self._client("-O", "forward", "-L", f"{local}:{remote}", self._node.ssh, seconds=CONNECT_SECONDS)
+        # it talks to the control socket alone; with the user's configuration it would ask for its forwardings as well
+        words = ("-F", "none", "-O", "forward", "-L", f"{local}:{remote}", self._node.ssh)
+        done = self._client(*words, seconds=CONNECT_SECONDS)
         if done.code:
-            words = done.err.strip().splitlines() or [f"exit code {done.code}"]
-            message = f"node {self._node.name}: ssh does not forward {remote} ({words[-1]})"
+            said = done.err.strip().splitlines() or [f"exit code {done.code}"]
+            message = f"node {self._node.name}: ssh does not forward {remote} ({said[-1]})"
             cure = f"see what `ssh -L /tmp/socket:{remote} {self._node.ssh}` says"
             raise WayLost(Problem(message, self._node.place, cure))
 
     def run(self, command: Sequence[str], *, stdin: bytes = b"", seconds: float = 30) -> Ran:
         """Run a program over there, as that user, and wait for its end."""
-        done = self._client(self._node.ssh, shlex.join(command), stdin=stdin, seconds=seconds)
+        done = self._client(*_PLAIN, self._node.ssh, shlex.join(command), stdin=stdin, seconds=seconds)
         # ssh's own code; a program over there may end with it as well
         if done.code == 255 and self._master.poll() is not None:
             raise self._gone()
@@ -154,7 +158,7 @@ class SshLink:
     def popen(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a program over there, whose input and output are the caller's to stream."""
         return subprocess.Popen(
-            [*self._words(), self._node.ssh, shlex.join(command)],
+            [*self._words(), *_PLAIN, self._node.ssh, shlex.join(command)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

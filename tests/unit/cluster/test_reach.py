@@ -96,6 +96,28 @@ def test_an_engine_and_programs_over_there(ssh: Sshd, tmp_path: Path) -> None:
             one.run(["sleep", "5"], seconds=0.5)
 
 
+def test_forwardings_of_the_users_configuration_are_left_out(ssh: Sshd, tmp_path: Path) -> None:
+    """Each client of a connection would ask for them again, and fail where their port is taken."""
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as free:
+        ports = [one.getsockname()[1] for one in (taken, free)]
+        free.close()
+        file = tmp_path / "cluster.toml"
+        file.write_text(f'[[nodes]]\nname = "one"\nssh = "node"\nengine = "unix://{tmp_path}/e"\n')
+        for key, port in (("LocalForward", ports[0]), ("RemoteForward", ports[0]), ("LocalForward", ports[1])):
+            ssh.client |= {key: f"127.0.0.1:{port} 127.0.0.1:1", "ExitOnForwardFailure": "yes"}
+            ssh.configure()
+            with engine_at(tmp_path / "e"), reach.open_nodes(read(file), ssh.env()) as (one,):
+                assert one.engine.info.kind == "docker"
+                ran = one.try_run(["echo", "here"])
+                assert (ran.code, ran.out, ran.err) == (0, "here\n", "")
+                with one.popen(["cat"]) as streamed:
+                    assert streamed.communicate(b"data") == (b"data", b"")
+                with socket.socket() as probe:
+                    assert (probe.connect_ex(("127.0.0.1", port)) == 0) == (port == ports[0])
+            (tmp_path / "e").unlink()
+            del ssh.client[key]
+
+
 def test_nothing_is_left(ssh: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Path] = []
     original = reach.tempfile.mkdtemp
