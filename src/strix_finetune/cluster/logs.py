@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 _LAST = 60
@@ -21,10 +22,19 @@ class Log:
         self._show = show
         self._rest = b""
         self._file = path.open("ab")
+        self._kept = True
 
     def feed(self, data: bytes) -> None:
-        self._file.write(data)
-        self._file.flush()
+        """Never fails: who reads the output of a training must go on reading it."""
+        try:
+            self._file.write(data)
+            self._file.flush()
+        except OSError as error:  # a full disk is no reason to end a training
+            if self._kept:
+                self._show(f"{self._front}(from here on not in {self.path}: {error.strerror})\n")
+            self._kept = False
+        except ValueError:  # it is closed, and what comes is too late
+            return
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._line(line)
@@ -40,7 +50,8 @@ class Log:
         if self._rest:
             self._line(self._rest)
             self._rest = b""
-        self._file.close()
+        with suppress(OSError):  # what it could not write it tries to write again
+            self._file.close()
 
 
 class Logs:
@@ -57,8 +68,11 @@ class Logs:
     def _show(self, line: str) -> None:
         with self._lock:
             try:
-                self._write(line)
-            except OSError:  # nobody reads any more; the files are still written
+                try:
+                    self._write(line)
+                except UnicodeEncodeError:  # a terminal of the locale C
+                    self._write(line.encode("ascii", "replace").decode("ascii"))
+            except (OSError, ValueError):  # nobody reads any more; the files are still written
                 self._write = lambda _: None
 
     def close(self) -> None:

@@ -1,0 +1,54 @@
+"""Who supervises hears how a container ended, whatever went wrong while it was followed."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from strix_finetune.cluster.containers import Container
+
+
+class Engine:
+    """An engine and a node of which one thing fails."""
+
+    def __init__(self, answer: Any) -> None:
+        self.engine, self.api, self.answer = self, self, answer
+
+    def wait(self, name: str, timeout: None) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def inspect_container(self, name: str) -> Any:
+        return {"State": {"OOMKilled": True}}
+
+    def lost(self) -> str:
+        return "gone"
+
+
+@pytest.mark.parametrize(
+    ("answer", "end"),
+    [
+        ({"StatusCode": 137}, (137, True, "")),
+        ({}, (None, False, "gone")),
+        (RuntimeError("of a library"), (None, False, "gone")),
+        (["no mapping"], (None, False, "gone")),
+    ],
+)
+def test_the_end_is_told_whatever_it_is(answer: Any, end: tuple[int | None, bool, str]) -> None:
+    ends: list[tuple[int | None, bool, str]] = []
+    engine: Any = Engine(answer)
+    container = Container(
+        engine,
+        None,
+        token="",
+        on_output=lambda data: None,
+        on_end=lambda *said: ends.append(said),  # type: ignore[arg-type]
+    )
+    reader = threading.Thread(target=lambda: None)
+    reader.start()
+    container._threads.append(reader)
+    container._wait()
+    assert ends == [end]
