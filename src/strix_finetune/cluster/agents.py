@@ -241,6 +241,8 @@ def _request(reached: Reached, image: str, rdma: bool) -> RunRequest:
     groups = tuple(sorted({str(device.group) for device in devices if device.group and not device.open_to_all}))
     if groups and info.kind == "podman" and info.rootless:
         groups = ("keep-groups",) if info.runtime in ("", "crun") else ()
+    # a rootless engine cannot give more than its user has, and would start nothing where it is asked to
+    locks = rdma and (not info.rootless or over is None or over.limits[2] < 0)
     return RunRequest(
         image=image,
         command=("python3", _INSIDE),
@@ -252,7 +254,7 @@ def _request(reached: Reached, image: str, rdma: bool) -> RunRequest:
         network="host",
         # RCCL and gloo may use it
         shm_size=1 << 30,
-        memlock=-1 if rdma else None,
+        memlock=-1 if locks else None,
         unconfined=bool(devices) and over is not None and over.selinux,
         interactive=True,
     )

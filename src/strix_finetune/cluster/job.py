@@ -157,7 +157,7 @@ def _host(own: Known, job: Job, run: str, folder: str, env: Mapping[str, str]) -
         open_to_all=all(device.open_to_all for device in gpus),
         rdma=tuple(device.path for device in adapters),
         rdma_groups=tuple(sorted({str(device.group) for device in adapters if device.group})),
-        locked_memory=over.limits[2],
+        locked_memory=over.limits[2] * 1024 if over.limits[2] >= 0 else -1,
         selinux=over.selinux,
     )
 

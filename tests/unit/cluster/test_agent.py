@@ -9,12 +9,18 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from strix_finetune.cluster import facts as facts_module
-from strix_finetune.cluster.agents import Agent, AgentLost, AgentRefused, clock_offset
+from strix_finetune.cluster.agents import Agent, AgentLost, AgentRefused, _request, clock_offset
 from strix_finetune.cluster.facts import NodeFacts, told
+from strix_finetune.cluster.nodes import Node
+from strix_finetune.cluster.reach import Reached
+from strix_finetune.cluster.remote import parse
+from strix_finetune.engine.base import EngineInfo
 from strix_train.agent import collective, rdma
 from tests.unit.cluster.agentprocess import agent
 
@@ -190,3 +196,17 @@ def test_adapters_as_the_kernel_shows_them(tmp_path: Path) -> None:
         (0, "IB/RoCE v1", "enp1s0"),
         (1, "RoCE v2", "enp1s0"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("rootless", "limit", "asked"),
+    [(False, 8192, -1), (True, -1, -1), (True, 8192, None)],
+)
+def test_locked_memory_is_asked_for_where_the_engine_may_give_it(rootless: bool, limit: int, asked: int | None) -> None:
+    """A rootless engine with less would start nothing, where TCP may do."""
+    info = EngineInfo("podman", "5.0", "1.41", "unix:///x", rootless=rootless, runtime="crun")
+    over = parse(["strix:uid=1000", "strix:gid=1000", f"strix:limits=1024 1024 {limit if limit >= 0 else 'unlimited'}"])
+    engine: Any = SimpleNamespace(info=info)
+    reached = Reached(Node("one", 0), engine, over)
+    assert _request(reached, "image", rdma=True).memlock == asked
+    assert _request(reached, "image", rdma=False).memlock is None

@@ -124,6 +124,21 @@ def test_adapters_and_locked_memory_go_along_where_rccl_goes_by_rdma() -> None:
         assert station.request.memlock == -1
 
 
+def test_locked_memory_of_a_machine_is_in_kib() -> None:
+    """As `ulimit -l` says it: 8 GiB, which a rootless engine cannot exceed."""
+    chosen = {"NCCL_IB_HCA": "=mlx5_0:1"}
+    one, two = (
+        replace(known(node, devices=(*GPU, *RDMA), limits=(1024, 1024, 8 << 20)), environment=chosen)
+        for node in (HERE, THERE)
+    )
+    assert made(job(gpu=True), one, two)[0].request.memlock == -1
+    rootless = replace(two, info=replace(two.info, rootless=True))
+    with pytest.raises(InputError, match="may lock 8192 MiB and a rootless engine not more"):
+        made(job(gpu=True), one, rootless)
+    free = replace(rootless, over=replace(two.over, limits=(1024, 1024, -1)))
+    assert made(job(gpu=True), one, free)[1].request.memlock == -1
+
+
 def test_the_token_of_the_hub_is_in_no_variable() -> None:
     _, other = made(job(token=True))
     assert other.request.env["HF_TOKEN_PATH"] == "/run/strix-finetune/hf-token"
