@@ -141,6 +141,25 @@ def test_podman_without_root_keeps_groups_and_finds_a_folder_for_its_state(tmp_p
     assert (tmp_path / "podman-run-1000").stat().st_mode & 0o777 == 0o700
 
 
+def test_a_folder_of_somebody_else_is_not_used_for_the_state_of_podman(tmp_path: Path) -> None:
+    """All can write to /tmp, and the name is easily guessed."""
+    tools, place = tmp_path / "tools", tmp_path / "podman-run-1000"
+    tools.mkdir()
+    (tools / "id").write_text("#!/bin/sh\necho 1000\n")
+    (tools / "id").chmod(0o755)
+    (tmp_path / "theirs").mkdir(mode=0o755)
+    place.symlink_to(tmp_path / "theirs")
+    code, said = ran(job(gpu=False), tmp_path, XDG_RUNTIME_DIR="", TMPDIR=str(tmp_path))
+    assert (code, "podman" in said) == (1, False)
+    assert (tmp_path / "theirs").stat().st_mode & 0o777 == 0o755
+    if os.geteuid() == 0:
+        place.unlink()
+        place.mkdir()
+        os.chown(place, 12345, 12345)
+        code, said = ran(job(gpu=False), tmp_path, XDG_RUNTIME_DIR="", TMPDIR=str(tmp_path))
+        assert (code, "podman" in said) == (1, False)
+
+
 def test_apptainer_keeps_the_rocm_of_the_image(tmp_path: Path) -> None:
     code, said = ran(job(runtime="apptainer", image="images/x.sif"), tmp_path, OMP_NUM_THREADS="4")
     assert code == 0
