@@ -13,6 +13,7 @@ checkpoint. Needs the standard library only.
 from __future__ import annotations
 
 import fcntl
+import ipaddress
 import os
 import select
 import signal
@@ -22,7 +23,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 # seconds until the first node's name must mean something: Kubernetes makes it when that pod has an address
@@ -31,6 +34,7 @@ NAMED_WITHIN = 300.0
 GRACE = 90.0
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _SIOCGIFADDR = 0x8915
+_SIX = Path("/proc/net/if_inet6")
 
 
 class NotJoined(Exception):
@@ -66,29 +70,44 @@ def read(env: Mapping[str, str], named_within: float = NAMED_WITHIN) -> Place:
 
 
 def resolve(name: str, deadline: float) -> str:
-    """The IPv4 address of the first node, asked for again until `deadline` (monotonic). Raises NotJoined."""
+    """The address of the first node, IPv4 where it has both, asked for again until `deadline` (monotonic).
+
+    An address stays what it is. Raises NotJoined.
+    """
+    with suppress(ValueError):
+        return str(ipaddress.ip_address(name))
+    # one that is mistyped is not known later either
+    final = not name or ":" in name or name.replace(".", "").isdecimal()
     while True:
-        try:
-            return socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]  # type: ignore[return-value]
-        except OSError as error:
-            if not name or time.monotonic() > deadline:
-                reason = error.strerror or "it is empty"
-                raise NotJoined(f"the node '{name}' has no address here ({reason}); is it running?") from error
+        for family in (socket.AF_INET, socket.AF_INET6):
+            try:
+                return str(socket.getaddrinfo(name, None, family, socket.SOCK_STREAM)[0][4][0])
+            except OSError as error:
+                reason = error.strerror or str(error)
+        if final or time.monotonic() > deadline:
+            raise NotJoined(f"the node '{name}' has no address here ({reason}); is it running?")
         time.sleep(1)
 
 
 def own_address(peer: str) -> str:
     """The address of this machine that packets to `peer` come from; nothing is sent. Raises NotJoined."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    with socket.socket(socket.AF_INET6 if ":" in peer else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((peer, 9))
         except OSError as error:
-            raise NotJoined(f"there is no route to {peer} ({error.strerror}); see 'ip route'") from error
+            raise NotJoined(f"there is no route to {peer} ({error.strerror}); see 'ip route get {peer}'") from error
         return str(probe.getsockname()[0])
 
 
 def interface_of(address: str) -> str:
-    """The interface that holds an IPv4 address of this machine. Raises NotJoined."""
+    """The interface that holds an address of this machine. Raises NotJoined."""
+    found = _interface_of_six(address) if ":" in address else _interface_of_four(address)
+    if not found:
+        raise NotJoined(f"no interface holds {address}; name it in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME")
+    return found
+
+
+def _interface_of_four(address: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
@@ -97,7 +116,19 @@ def interface_of(address: str) -> str:
                 continue  # it has no address
             if socket.inet_ntoa(held) == address:
                 return name
-    raise NotJoined(f"no interface holds {address}; name it in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME")
+    return ""
+
+
+def _interface_of_six(address: str) -> str:
+    """From the kernel's list: address in hex, index, length of the prefix, scope, flags, name."""
+    # one that is valid on one link only says on which
+    address, _, zone = address.partition("%")
+    wanted = ipaddress.IPv6Address(address).packed.hex()
+    with suppress(OSError), _SIX.open(encoding="ascii") as lines:
+        for words in map(str.split, lines):
+            if words[0] == wanted and zone in ("", words[5]):
+                return words[5]
+    return ""
 
 
 def chosen(env: Mapping[str, str], place: Place) -> dict[str, str]:
@@ -146,7 +177,7 @@ def main(arguments: Sequence[str]) -> int:
     if place.nodes > 1 or place.processes > 1:
         env |= direct(place) if place.processes == 1 else {"PET_MASTER_ADDR": place.address}
         by = env["GLOO_SOCKET_IFNAME"] if place.nodes > 1 else "loopback"
-        where = f"{place.address}:{place.port}"
+        where = f"[{place.address}]:{place.port}" if ":" in place.address else f"{place.address}:{place.port}"
         print(f"node {place.rank} of {place.nodes} ({socket.gethostname()}): {by}, first node at {where}", flush=True)
     argv = command(place, words)
     try:

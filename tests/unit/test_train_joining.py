@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -25,6 +26,12 @@ TWO = {
     "PET_MASTER_PORT": "29400",
 }
 SHOW = "import json, os, sys; print(json.dumps(dict(os.environ))); sys.exit(7)"
+
+
+def _six() -> bool:
+    """Whether this machine's loopback has an address of IPv6."""
+    place = Path("/proc/net/if_inet6")
+    return place.exists() and "0" * 31 + "1 " in place.read_text()
 
 
 def started(*arguments: str, **env: str) -> subprocess.Popen[str]:
@@ -71,6 +78,58 @@ def test_the_interface_is_the_one_that_the_kernel_takes() -> None:
         return
     assert joining.own_address("192.0.2.1") == found[2]
     assert joining.interface_of(found[2]) == found[1]
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "fd00::1", "fe80::1%eth0"])
+def test_an_address_stays_what_it_is(address: str) -> None:
+    assert joining.resolve(address, 0) == address
+    assert joining.read(TWO | {"PET_MASTER_ADDR": address}, 0) == Place(1, 2, 1, address, 29400)
+
+
+@pytest.mark.parametrize("name", ["", "fd00::1::2", "10.0.0.300"])
+def test_a_mistyped_address_is_not_waited_for(name: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(NotJoined, match=f"the node '{name}' has no address here"):
+        joining.resolve(name, began + 300)
+    assert time.monotonic() - began < 30
+
+
+def test_a_name_may_have_an_address_of_either_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def known(name: str, port: None, family: int, kind: int) -> list[tuple[object, ...]]:
+        found = {("six", socket.AF_INET6): "fd00::6", ("both", socket.AF_INET6): "fd00::7"}
+        found[("both", socket.AF_INET)] = "10.0.0.7"
+        if (name, family) not in found:
+            raise socket.gaierror(socket.EAI_NODATA, "No address associated with hostname")
+        return [(family, kind, 6, "", (found[(name, socket.AddressFamily(family))], 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", known)
+    assert joining.resolve("six", 0) == "fd00::6"
+    assert joining.resolve("both", 0) == "10.0.0.7"
+    with pytest.raises(NotJoined, match=r"'none' has no address here \(No address associated"):
+        joining.resolve("none", 0)
+
+
+def test_the_interface_of_an_address_of_ipv6(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's list, of two interfaces with the same address on their own links."""
+    link = "fe800000000000000000000000000001"
+    own = "fd000000000000000000000000000001 02 40 00 80   fast0"
+    (tmp_path / "six").write_text(f"{own}\n{link} 03 40 20 80    eth0\n{link} 02 40 20 80   fast0\n")
+    monkeypatch.setattr(joining, "_SIX", tmp_path / "six")
+    assert joining.interface_of("fd00::1") == "fast0"
+    assert joining.interface_of("fe80::1%fast0") == "fast0"
+    assert joining.interface_of("fe80::1%eth0") == "eth0"
+    with pytest.raises(NotJoined, match="no interface holds fd00::2; name it in GLOO_SOCKET_IFNAME"):
+        joining.interface_of("fd00::2")
+
+
+@pytest.mark.skipif(not _six(), reason="this machine has no IPv6")
+def test_the_loopback_of_ipv6() -> None:
+    process = started("--", sys.executable, "-c", SHOW, PET_MASTER_ADDR="::1")
+    line, said = process.stdout.read().split("\n")[:2] if process.stdout else ("", "")
+    assert process.wait(30) == 7
+    assert line.endswith(": lo, first node at [::1]:29400")
+    env = json.loads(said)
+    assert (env["MASTER_ADDR"], env["GLOO_SOCKET_IFNAME"]) == ("::1", "lo")
 
 
 def test_the_first_node_asks_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:

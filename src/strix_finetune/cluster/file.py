@@ -130,7 +130,8 @@ def _name(entry: NodeEntry) -> str:
     """The host in an ssh destination: user@host, ssh://user@host:port."""
     if entry.ssh:
         host = re.sub(r"^ssh://", "", entry.ssh).rpartition("@")[2]
-        return re.sub(r":\d+$", "", host).strip("[]/")
+        # the last part of an IPv6 address without brackets is no port
+        return host if re.fullmatch(r"[^\[\]]*:[^\[\]]*:[^\[\]]*", host) else re.sub(r":\d+$", "", host).strip("[]/")
     if entry.engine and "://" in entry.engine and not entry.engine.startswith("unix://"):
         return re.sub(r":\d+$", "", entry.engine.partition("://")[2])
     return "this-machine"

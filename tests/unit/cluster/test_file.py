@@ -40,6 +40,9 @@ def test_what_is_left_out_is_found_later(tmp_path: Path) -> None:
         ("u@strix1", "strix1"),
         ("ssh://u@strix1:2222", "strix1"),
         ("ssh://u@[fe80::1]:22", "fe80::1"),
+        ("ssh://u@[fd00::2]/", "fd00::2"),
+        ("u@fd00::2", "fd00::2"),
+        ("fe80::12%eth0", "fe80::12%eth0"),
     ],
 )
 def test_a_node_is_called_like_its_host(tmp_path: Path, ssh: str, name: str) -> None:
