@@ -79,13 +79,14 @@ def train(
         checked = _checked(cluster, chosen, found)
         if checked is None:
             return 1
-        return work(cluster, wanted, facts, *checked, chosen, folders, os.environ)
+        reached, environments, gpus = checked
+        return work(cluster, wanted, facts, reached, environments, chosen, folders, os.environ, gpus)
 
 
 def _checked(
     cluster: Cluster, image: str, found: Sequence[Reached | Unreached]
-) -> tuple[list[Reached], Environments] | None:
-    """The nodes and their environments, or, where training would fail, none: why has been printed."""
+) -> tuple[list[Reached], Environments, dict[str, int]] | None:
+    """The nodes, their environments and numbers of GPUs; None where training would fail: why has been printed."""
     from strix_finetune.cluster import examine
     from strix_finetune.cluster.prepare import say
     from strix_finetune.cluster.reach import Reached
@@ -98,4 +99,5 @@ def _checked(
             print(f"{kind}: {finding.where}: {finding.says}{cure}", file=sys.stderr)
     if examined.failed:
         return None
-    return [item for item in found if isinstance(item, Reached)], examined.environments
+    gpus = {node.name: len(node.gpus) for node in examined.found.nodes} if examined.found else {}
+    return [item for item in found if isinstance(item, Reached)], examined.environments, gpus

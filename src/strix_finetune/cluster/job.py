@@ -72,9 +72,11 @@ def models(over: Over) -> str:
     return str(next(cache for cache in CACHES if cache.name == "models").place({"HOME": over.home}))
 
 
-def processes(node: Node, over: Over, *, gpu: bool) -> int:
-    """How many processes a node runs: what cluster.toml says, else one a GPU."""
-    gpus = sum(device.path.startswith("/dev/dri/renderD") for device in over.devices)
+def processes(node: Node, over: Over, *, gpu: bool, gpus: int | None = None) -> int:
+    """How many processes a node runs: what cluster.toml says, else one a GPU. `gpus`: those of ROCm, where known."""
+    if gpus is None:
+        # without a check: those of every vendor
+        gpus = sum(device.path.startswith("/dev/dri/renderD") for device in over.devices)
     return node.processes or (max(1, gpus) if gpu else 1)
 
 

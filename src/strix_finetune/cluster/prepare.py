@@ -129,7 +129,11 @@ def plan(
     )
 
 
-def known_of(reached: Sequence[Reached], environments: Environments, made: Job) -> list[Known]:
+def known_of(
+    reached: Sequence[Reached], environments: Environments, made: Job, gpus: Mapping[str, int] | None = None
+) -> list[Known]:
+    """What is known of the nodes, which the machines are asked for. `gpus`: how many the check saw, by node."""
+
     def one(each: Reached) -> Known:
         if each.over is None or not each.home:
             message = f"node {each.node.name}: files cannot be sent there, since only its engine is known"
@@ -137,7 +141,7 @@ def known_of(reached: Sequence[Reached], environments: Environments, made: Job) 
         same = False
         if made.model and not each.node.local:
             same = sending.has_same(each, made.model, f"{job.models(each.over)}/{made.model.path.name}")
-        count = job.processes(each.node, each.over, gpu=made.gpu)
+        count = job.processes(each.node, each.over, gpu=made.gpu, gpus=(gpus or {}).get(each.node.name))
         environment = environments.get(each.node.name, {})
         return Known(each.node, each.over, each.engine.info, count, environment, same)
 

@@ -30,12 +30,16 @@ def train(
     image: str,
     folders: Folders,
     env: Mapping[str, str],
+    gpus: Mapping[str, int] | None = None,
 ) -> int:
-    """Train on nodes that are reached; returns the exit code. Raises StrixError where it does not begin."""
+    """Train on nodes that are reached; returns the exit code. Raises StrixError where it does not begin.
+
+    `gpus`: how many the check saw, by node; None without one.
+    """
     held = prepare.images(reached, image)
     packed = parcels.gather(facts.reads, lambda path, size: prepare.say(f"reading {path} ({size / 1e9:.1f} GB)"))
     made = prepare.plan(cluster, wanted, reached[0], facts, packed, image, held, env)
-    known = prepare.known_of(reached, environments, made)
+    known = prepare.known_of(reached, environments, made, gpus)
     passed = {name: env[name] for name in PASSED if name in env and name not in ("TERM", "COLORTERM")}
     stations = job.stations(cluster, made, known, passed, wanted.variables or {})
     for line in prepare.shown(stations, known):
@@ -94,7 +98,11 @@ def _report(head: Reached, station: Station, logs: Logs, ends: Sequence[ending.E
     if not head.node.local and ends[0].how != "lost":
         place = Path.cwd() / job.RUNS / Path(station.run_folder).name
         try:
-            if results.fetch(head, station.run_folder, place):
+            copied = results.fetch(head, station.run_folder, place)
+            if copied and copied != place:
+                prepare.say(f"{place} is something else, or was changed since it was copied: it stays as it is")
+            if copied:
+                place = copied
                 prepare.say(f"the run folder of {head.node.name} is here: {place}; its checkpoints are there")
         except WorkError as error:
             if code == 0:

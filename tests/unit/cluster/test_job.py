@@ -151,3 +151,8 @@ def test_a_process_a_gpu_unless_cluster_toml_says_otherwise() -> None:
     assert processes(HERE, two, gpu=False) == 1
     assert processes(HERE, over(), gpu=True) == 1
     assert processes(replace(HERE, processes=4), two, gpu=True) == 4
+    # one of the two is of another vendor
+    assert processes(HERE, two, gpu=True, gpus=1) == 1
+    assert processes(HERE, over(), gpu=True, gpus=0) == 1
+    assert processes(HERE, two, gpu=False, gpus=2) == 1
+    assert processes(replace(HERE, processes=4), two, gpu=True, gpus=1) == 4

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from strix_finetune import names
 from strix_finetune.cluster import prepare
-from strix_finetune.cluster.job import Known, Station
+from strix_finetune.cluster.job import Job, Known, Station
 from strix_finetune.cluster.nodes import Cluster, Node
 from strix_finetune.cluster.reach import Reached
-from strix_finetune.cluster.remote import Over
+from strix_finetune.cluster.remote import Device, Over
 from strix_finetune.engine.base import EngineInfo, Image, RunRequest
 from strix_finetune.engine.podman_conf import HostFacts
 from strix_finetune.errors import InputError, WorkError
@@ -103,3 +104,15 @@ def test_a_name_of_a_run_is_no_path() -> None:
         prepare.plan(
             cluster, wanted, reached(None, None)[0], RecipeFacts("demo.yaml"), [], "x", image(1), {"HOME": "/"}
         )
+
+
+def test_what_the_check_saw_of_gpus_counts_and_not_every_render_node() -> None:
+    two = tuple(Device(f"/dev/dri/renderD{128 + number}", 0, True) for number in range(2))
+    reached: Any = [
+        SimpleNamespace(node=node, over=replace(OVER, devices=two), home="/home/ada", engine=SimpleNamespace(info=None))
+        for node in NODES
+    ]
+    made = Job("r", "image", "", "r.yaml", (), gpu=True)
+    known = prepare.known_of(reached, {}, made, {"strix1": 1, "strix2": 2})
+    assert [each.processes for each in known] == [1, 2]
+    assert [each.processes for each in prepare.known_of(reached, {}, made)] == [2, 2]
