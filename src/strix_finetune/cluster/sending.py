@@ -19,12 +19,15 @@ _HAVE = 'cd "$1" || exit; shift; for name; do [ -d "$name" ] && echo "$name"; do
 _TAKE = """
 set -e
 cd "$1"
+# of days ago: the power went, and no shell was left to remove it
+find . -maxdepth 1 -name '.partial-*' -mmin +2880 -exec chmod -R u+w {} + -exec rm -rf {} + || :
 trap 'rm -rf "$3"' EXIT
 mkdir "$3"
 tar -xf - -C "$3"
 (cd "$3/$4" && sha256sum --check --status -) <"$3/.manifest" || { echo "it arrived damaged" >&2; exit 1; }
-chmod -R a+rX,a-w "$3"
-chmod u+w "$3"
+chmod -R a+rX "$3"
+# not from folders: their owner may remove them
+find "$3" -type f -exec chmod a-w {} +
 mv -T "$3" "$2" 2>/dev/null || [ -d "$2" ]
 """
 # $1: a folder of models; the manifest comes by standard input

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
+import stat
 import subprocess
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -90,6 +93,31 @@ def test_a_node_gets_each_parcel_once(rows: Path, tmp_path: Path, here: Reached)
         assert done.returncode == 0 or b"symbolic link" in done.stdout
     assert (place / sending.SENT / wanted[0].stored / "link.jsonl").read_text() == "elsewhere\n"
     assert sorted(path.name for path in (place / sending.SENT).iterdir()) == sorted(each.digest for each in wanted)
+
+
+def test_what_was_sent_cannot_be_written_but_removed_by_its_owner(rows: Path, tmp_path: Path, here: Reached) -> None:
+    place = tmp_path / "node" / sending.SENT
+    place.mkdir(parents=True)
+    parcel = one(rows)
+    sending.deliver(here, [parcel], str(place.parent))
+    there = [place / parcel.digest, *(place / parcel.digest).rglob("*")]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in there if path.is_file()} == {0o444}
+    assert {path.stat().st_mode & 0o700 for path in there if path.is_dir()} == {0o700}
+
+
+def test_what_a_power_cut_left_is_removed_and_not_what_another_sends(rows: Path, tmp_path: Path, here: Reached) -> None:
+    place = tmp_path / "node" / sending.SENT
+    old, new = place / ".partial-old", place / ".partial-new"
+    for partial in (old, new):
+        (partial / "rows").mkdir(parents=True)
+        (partial / "rows/a").write_text("a")
+        (partial / "rows").chmod(0o500)  # as an earlier version left it
+    long_ago = time.time() - 3 * 24 * 3600
+    os.utime(old, (long_ago, long_ago))
+    parcel = one(rows)
+    sending.deliver(here, [parcel], str(place.parent))
+    assert sorted(path.name for path in place.iterdir()) == [new.name, parcel.digest]
+    (new / "rows").chmod(0o700)
 
 
 def test_what_changed_on_the_way_is_refused_and_nothing_stays(rows: Path, tmp_path: Path, here: Reached) -> None:
