@@ -151,6 +151,18 @@ def test_what_dpkg_has_in_it_is_what_the_last_layer_says(registry: Registry, tmp
     assert found.extended == ""
 
 
+def test_a_layer_in_several_members_of_gzip_is_read_to_its_end(tmp_path: Path) -> None:
+    """So this project packs, and whoever packs with several threads, or for lazy pulling."""
+    status = STATUS.format(name="bash")
+    content = gzip.decompress(layer({"etc/hostname": "a" * 70_000, "var/lib/dpkg/status": status}))
+    members = [gzip.compress(content[at : at + 4096]) for at in range(0, len(content), 4096)]
+    (tmp_path / "layer").write_bytes(b"".join(members))
+    assert images.read_installed([tmp_path / "layer"]).versions == [("bash", "1", "amd64")]
+    (tmp_path / "layer").write_bytes(members[0] + members[1][:-12])
+    with pytest.raises(FetchFailed, match="this layer cannot be read"):
+        images.read_installed([tmp_path / "layer"])
+
+
 def test_a_layer_that_is_packed_otherwise(tmp_path: Path) -> None:
     (tmp_path / "layer").write_bytes(b"\x28\xb5\x2f\xfd zstd")
     with pytest.raises(FetchFailed, match=r"this layer cannot be read .*; use an image that is packed by gzip"):

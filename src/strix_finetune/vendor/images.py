@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from strix_finetune.errors import FetchFailed, InputError, Place, Problem
 from strix_finetune.names import PREFIX
@@ -23,6 +26,7 @@ ROOT = "images"
 _INDEX = "application/vnd.oci.image.index.v1+json"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _CHUNK = 1 << 20
+_GZIP = b"\x1f\x8b"
 
 
 def folder(name: str) -> str:
@@ -94,16 +98,29 @@ def read_installed(layers: Sequence[Path]) -> Installed:
     kept: dict[str, bytes] = {}
     for path in layers:
         try:
-            with tarfile.open(path, "r|*") as stream:
+            with _plain(path) as plain, tarfile.open(fileobj=plain, mode="r|*") as stream:
                 for member in stream:
                     _apply(member.name.removeprefix("./"), stream.extractfile(member) if member.isreg() else None, kept)
-        except tarfile.TarError as error:
+        except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
             problem = Problem(
                 f"this layer cannot be read ({error})", Place(path), "use an image that is packed by gzip"
             )
             raise FetchFailed(problem) from None
     texts = {name: content.decode("utf-8", "replace") for name, content in kept.items()}
     return installed(texts.get(STATUS, ""), texts.get(EXTENDED, ""))
+
+
+@contextmanager
+def _plain(path: Path) -> Iterator[IO[bytes]]:
+    """A layer without gzip, of which tarfile reads the first member alone: many builders write a layer in several."""
+    with path.open("rb") as stored:
+        packed = stored.read(2) == _GZIP
+        stored.seek(0)
+        if not packed:
+            yield stored
+            return
+        with gzip.GzipFile(fileobj=stored, mode="rb") as unpacked:
+            yield cast(IO[bytes], unpacked)
 
 
 def _apply(name: str, content: IO[bytes] | None, kept: dict[str, bytes]) -> None:
