@@ -18,7 +18,7 @@ import pytest
 
 from strix_finetune.cluster import parcels
 from tests.e2e.stranger import Stranger
-from tests.machines.desk import HOME, Desk, Machine
+from tests.machines.desk import HOME, Desk, Machine, stores_of
 from tests.machines.machine import Said, inner
 
 IMAGE = "localhost/strix-finetune:cpu"
@@ -109,10 +109,7 @@ def lab(stranger: Stranger, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """Machines with the image and the demo model, as somebody has them who followed the README on each."""
     stranger.run("make", "image", "ENGINE=podman", "TARGET=cpu")
     stranger.strix("fetch", "demo", "--engine", "podman", "--target", "cpu")
-    said = stranger.run("podman", "info", "--format", "json")
-    info = json.loads(said[said.index("{") :])["store"]  # warnings come before
-    more = info["graphOptions"].get("overlay.imagestore", "")
-    stores = [Path(each) for each in (info["graphRoot"], *filter(None, str(more).split(",")))]
+    stores = stores_of(stranger.run("podman", "info", "--format", "json"))
     with Desk(tmp_path_factory.mktemp("desk"), stores) as desk:
         for name, office, link in (
             ("strix1", "eno1", "enp1s0"),

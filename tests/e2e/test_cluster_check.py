@@ -9,12 +9,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.e2e.stranger import Stranger
-from tests.machines.desk import Desk, Machine
+from tests.machines.desk import Desk, Machine, stores_of
 from tests.machines.machine import inner
 
 # what is promised, and the time that a busy machine of CI may need on top
@@ -26,9 +25,7 @@ Trio = tuple[Machine, Machine, Machine]
 def desk(stranger: Stranger, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     """Three machines that have the image, as somebody has them who ran the README's command on each."""
     stranger.run("make", "image", "ENGINE=podman", "TARGET=cpu")
-    info = json.loads(stranger.run("podman", "info", "--format", "json"))["store"]
-    more = str(info["graphOptions"].get("overlay.imagestore", ""))
-    stores = [Path(each) for each in (info["graphRoot"], *filter(None, more.split(",")))]
+    stores = stores_of(stranger.run("podman", "info", "--format", "json"))
     with Desk(tmp_path_factory.mktemp("desk"), stores) as made:
         made.put("strix1", office="eno1", link="enp1s0")
         made.put("strix2", office="enp3s0", link="thunderbolt0")

@@ -5,6 +5,9 @@ MTU), hostname, mounts (own /etc, /run, home and image store), processes and cgr
 real Podman. They share the kernel, its clock, and the rest of the file system, in which the product is. Nothing is
 done to the network of the host that they run on. Pulling the plug kills all that ran there.
 
+A machine has cgroups of its own where the host has hierarchies of the first version, beside the unified one or not.
+Where it has the unified one alone, none are made.
+
     with Desk(folder) as desk:
         one = desk.put("strix1", office="eno1", link="enp1s0")
         two = desk.put("strix2", office="enp3s0", link="thunderbolt0")
@@ -14,6 +17,8 @@ done to the network of the host that they run on. Pulling the plug kills all tha
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,11 +32,20 @@ from tests.machines.switch import Switch
 STORE = Path("/var/lib/containers/storage")
 
 
+def stores_of(info: str) -> list[Path]:
+    """The stores that Podman reads, by what `podman info --format json` printed, warnings before and after it too."""
+    store = json.JSONDecoder().raw_decode(re.split(r"^(?={)", info, maxsplit=1, flags=re.MULTILINE)[1])[0]["store"]
+    more = str(store["graphOptions"].get("overlay.imagestore", ""))
+    return [Path(each) for each in (store["graphRoot"], *filter(None, more.split(",")))]
+
+
 class Desk:
     """Machines below `folder`, which may read the images of `stores`. Everything is gone when its block is left."""
 
     def __init__(self, folder: Path, stores: Sequence[Path] = (STORE,)) -> None:
         self.folder = folder
+        # each machine's own images are mounted there
+        STORE.parent.mkdir(parents=True, exist_ok=True)
         self.stores = tuple(store for store in stores if store.is_dir())
         self.machines: list[Machine] = []
         cgroups.remove_leftovers()
@@ -77,4 +91,4 @@ class Desk:
             (folder / "known_hosts").write_text("\n".join([*known, ""]))
 
 
-__all__ = ["HOME", "STORE", "Desk", "Machine"]
+__all__ = ["HOME", "STORE", "Desk", "Machine", "stores_of"]
