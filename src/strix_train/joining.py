@@ -32,6 +32,8 @@ from types import FrameType
 NAMED_WITHIN = 300.0
 # seconds that a checkpoint may take when whoever started this has gone without a word
 GRACE = 90.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_INTERRUPTED = 130
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _SIOCGIFADDR = 0x8915
 _SIX = Path("/proc/net/if_inet6")
@@ -163,12 +165,16 @@ def command(place: Place, words: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Become what is to run, or, attended, run it; returns its exit code, 128 + N for signal N, 1 for nothing ran."""
+    """Become what is to run, or, attended, run it; returns its exit code, 128 + N for signal N, 1 for nothing ran.
+
+    Raises SystemExit with 130 when it is asked to stop before that begins.
+    """
     attended = list(arguments[:1]) == ["--attended"]
     words = list(arguments[attended:])
     words = words[words[:1] == ["--"] :]
     if not words:
         return _refuse("there is nothing to run; write it behind --", 2)
+    asked = _Asked()
     try:
         place = read(os.environ)
         env = {**os.environ, **chosen(os.environ, place)}
@@ -182,28 +188,57 @@ def main(arguments: Sequence[str]) -> int:
     argv = command(place, words)
     try:
         if not attended and place.processes == 1:
+            asked.restore()
             os.execvpe(argv[0], argv, env)
-        code, signalled = _attend(subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL), attended=attended)
+        code = _attend(asked.start(argv, env), attended=attended)
     except OSError as error:
         return _refuse(f"{argv[0]} does not start: {error.strerror}", 1)
-    # torchrun calls it a failure that it was asked to stop
-    return 130 if signalled and code and place.processes > 1 else code
+    # torchrun calls it a failure that it was asked to stop, and who has just begun ends by the signal itself
+    stopped = (code and place.processes > 1) or code - 128 in asked.came
+    return _INTERRUPTED if asked.came and stopped else code
 
 
-def _attend(child: subprocess.Popen[bytes], *, attended: bool) -> tuple[int, bool]:
-    """Wait for the child, hand it our signals, and end it when our standard input is closed, where `attended`.
+class _Asked:
+    """The signals that ask this process to stop, handled from the beginning: process 1 gets no others.
 
-    Returns its exit code and whether a signal came. A scheduler that has lost its patience kills the engine's client,
-    and not what runs in the container; the closed input is what tells.
+    `came`: those of them that came while something runs, which has got them, too.
     """
-    came: list[int] = []
 
-    def forward(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-        child.send_signal(number)
+    def __init__(self) -> None:
+        self.came: list[int] = []
+        self._child: subprocess.Popen[bytes] | None = None
+        self._begun = False
+        self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, forward)
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if not self._begun:
+            raise SystemExit(_INTERRUPTED)
+        self.came.append(number)
+        if self._child is not None:
+            self._child.send_signal(number)
+
+    def restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def start(self, argv: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """Start what is to run, and hand it what comes meanwhile. Raises OSError."""
+        self._begun = True
+        child = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        self._child = child
+        for number in self.came:
+            child.send_signal(number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        return child
+
+
+def _attend(child: subprocess.Popen[bytes], *, attended: bool) -> int:
+    """Wait for the child, and end it when our standard input is closed, where `attended`. Returns its exit code.
+
+    A scheduler that has lost its patience kills the engine's client, and not what runs in the container; the closed
+    input is what tells.
+    """
     watched = [0] if attended else []
     while child.poll() is None:
         if select.select(watched, [], [], 0.1)[0] and not os.read(0, 4096):
@@ -214,7 +249,7 @@ def _attend(child: subprocess.Popen[bytes], *, attended: bool) -> tuple[int, boo
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
-    return (child.returncode if child.returncode >= 0 else 128 - child.returncode), bool(came)
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
 def _refuse(sentence: str, code: int) -> int:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -198,6 +199,42 @@ def test_a_signal_reaches_what_runs_and_its_end_is_ours(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
         assert (tmp_path / "end").read_text() == str(int(signal.SIGINT))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_who_is_asked_to_stop_at_once_has_been_interrupted(number: signal.Signals) -> None:
+    """Before there is something to run, while it is started, or before it handles signals: the end is the same."""
+    process = started("--attended", "--", "sleep", "60")
+    wait_for(process, "node 1 of 2")
+    process.send_signal(number)
+    assert process.wait(30) == 130
+    process = started("--attended", "--", "sleep", "60", PET_MASTER_ADDR="nowhere.invalid")
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        caught = re.search(r"^SigCgt:\s*(\S+)$", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
+        assert caught
+        if int(caught[1], 16) >> (signal.SIGHUP - 1) & 1:  # the last of them that is handled
+            break
+        time.sleep(0.01)
+    process.send_signal(number)
+    assert process.wait(30) == 130
+    assert process.poll() is not None
+
+
+def test_a_signal_while_the_child_is_started_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Slow)
+    asked = joining._Asked()
+    try:
+        child = asked.start(["sleep", "60"], os.environ)
+        assert child.wait(30) == -signal.SIGTERM
+    finally:
+        asked.restore()
+    assert asked.came == [signal.SIGTERM]
 
 
 def test_whoever_started_it_may_be_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,9 @@ from strix_finetune.errors import StrixError
 if TYPE_CHECKING:
     from strix_finetune.engine.client import SdkEngine
 
+# seconds that Python may take to begin over there
+_BIRTH = 4.0
+
 
 class Container:
     """A container on a node. `on_output` gets what it prints, `on_end` its exit code and whether memory ran out, or
@@ -46,6 +49,7 @@ class Container:
         self._on_end = on_end
         self._open = ExitStack()
         self._threads: list[threading.Thread] = []
+        self._spoke = threading.Event()
 
     @property
     def _engine(self) -> SdkEngine:
@@ -95,6 +99,9 @@ class Container:
         from docker.errors import APIError
         from requests import RequestException
 
+        if name != "SIGKILL":
+            # process 1 does not hear what it does not handle yet; when it does, it says which node it is
+            self._spoke.wait(_BIRTH)
         with suppress(APIError, RequestException, StrixError, OSError):
             self._engine.api.kill(self.name, name)
 
@@ -114,7 +121,11 @@ class Container:
         from strix_finetune.engine.running import FrameReader
 
         with suppress(OSError, ValueError):
-            self._link.drain(FrameReader(self._on_output).feed, None)
+            self._link.drain(FrameReader(self._hear).feed, None)
+
+    def _hear(self, data: bytes) -> None:
+        self._spoke.set()
+        self._on_output(data)
 
     def _wait(self) -> None:
         """The engine answers when it has ended: nobody asks again and again."""

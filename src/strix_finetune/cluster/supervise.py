@@ -20,6 +20,8 @@ from typing import Protocol
 GRACE = (10.0, 6.0, 5.0)
 # after the head is done, for the others
 AFTER_HEAD = 60.0
+# after another one has stopped as we asked, for the checkpoint of the head; who has not heard the signal gets one more
+AFTER_ASKED = 300.0
 # two signals within this time are one request: of a terminal, and of who hands it on
 _SAME_REQUEST = 0.5
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -83,6 +85,7 @@ class Supervisor:
         self._until: float | None = None
         self._asked_at: float | None = None
         self._stopping = False
+        self._generous = False
 
     @property
     def interrupted(self) -> bool:
@@ -113,13 +116,16 @@ class Supervisor:
         # who was killed by us says nothing about why
         stopped = self._stopping and event.code is not None and event.code >= 128
         self._ends[event.index] = Ended(event.index, event.code, event.out_of_memory, event.why, event.at, stopped)
-        if self._begun:
+        if self._begun and not self._generous:
             return
         if event.code is None or (event.code and not self.interrupted):
             self._begin(GRACE)
         elif event.index == 0:
             # after the head has saved, there is nothing to wait for
             self._begin((AFTER_HEAD, *GRACE[1:]))
+        elif event.code and not self._begun:
+            self._begin((AFTER_ASKED, *GRACE[1:]))
+            self._generous = True
 
     def _on_signal(self, event: Asked) -> None:
         if self._asked_at is None:
@@ -136,10 +142,12 @@ class Supervisor:
 
     def _begin(self, seconds: Sequence[float]) -> None:
         """Wait for the others; then ask them to end, kill them, and give them up."""
+        self._generous = False
         self._until = time.monotonic() + seconds[0]
         self._stages = iter(((self._terminate, seconds[1]), (self._kill, seconds[2])))
 
     def _next(self) -> None:
+        self._generous = False
         stage = next(self._stages, None)
         if stage is None:
             for index in range(len(self._runs)):
@@ -157,6 +165,7 @@ class Supervisor:
 
     def _kill(self) -> None:
         self._stopping = True
+        self._generous = False
         each(self._left, lambda run: run.signal("SIGKILL"), 5.0)
         self._until = time.monotonic() + GRACE[2]
         self._stages = iter(())

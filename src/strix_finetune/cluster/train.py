@@ -73,6 +73,9 @@ def _run(
         undo.enter_context(supervise.asked(events))
         undo.callback(supervise.each, containers, lambda each: each.remove(), 15.0)
         prepare.at_once(containers, lambda each: each.create())
+        if not events.empty():
+            # nothing has begun, and a process that is just being born would not hear it
+            raise KeyboardInterrupt
         prepare.at_once(containers, lambda each: each.start())
         watch = supervise.Supervisor(containers, events, prepare.say)
         ends = watch.wait()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from strix_finetune.cluster import containers
 from strix_finetune.cluster.containers import Container
 
 
@@ -15,6 +16,7 @@ class Engine:
 
     def __init__(self, answer: Any) -> None:
         self.engine, self.api, self.answer = self, self, answer
+        self.killed: list[str] = []
 
     def wait(self, name: str, timeout: None) -> Any:
         if isinstance(self.answer, Exception):
@@ -23,6 +25,9 @@ class Engine:
 
     def inspect_container(self, name: str) -> Any:
         return {"State": {"OOMKilled": True}}
+
+    def kill(self, name: str, signal: str) -> None:
+        self.killed.append(signal)
 
     def lost(self) -> str:
         return "gone"
@@ -52,3 +57,20 @@ def test_the_end_is_told_whatever_it_is(answer: Any, end: tuple[int | None, bool
     container._threads.append(reader)
     container._wait()
     assert ends == [end]
+
+
+def test_a_signal_waits_for_a_process_that_hears_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "_BIRTH", 30.0)
+    engine: Any = Engine({})
+    output: list[bytes] = []
+    container = Container(engine, None, token="", on_output=output.append, on_end=lambda *said: None)  # type: ignore[arg-type]
+    sender = threading.Thread(target=container.signal, args=("SIGINT",))
+    sender.start()
+    sender.join(0.2)
+    assert engine.killed == []
+    container.signal("SIGKILL")
+    assert engine.killed == ["SIGKILL"]
+    container._hear(b"node 0 of 2\n")
+    sender.join(10)
+    assert engine.killed == ["SIGKILL", "SIGINT"]
+    assert output == [b"node 0 of 2\n"]

@@ -98,6 +98,37 @@ def test_ctrl_c_goes_to_all_and_they_take_their_time() -> None:
     assert fakes[0].signals == fakes[1].signals == ["SIGINT"]
 
 
+def test_one_that_has_not_heard_a_signal_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was just born: the others have stopped, and it would wait for them in its first step."""
+    fakes, events = two({"SIGTERM": 130}, {"SIGINT": 130})
+    watch = Supervisor(fakes, events, print)
+    monkeypatch.setattr(supervise, "AFTER_ASKED", 0.3)
+    events.put(supervise.Asked("SIGINT", time.monotonic()))
+    assert codes(watch.wait()) == [130, 130]
+    assert fakes[0].signals == ["SIGINT", "SIGTERM"]
+    assert fakes[1].signals == ["SIGINT"]
+
+
+def test_the_head_may_save_for_longer_than_the_others() -> None:
+    fakes, events = two({}, {"SIGINT": 130})
+    watch = Supervisor(fakes, events, print)
+    events.put(supervise.Asked("SIGINT", time.monotonic()))
+    threading.Timer(0.6, fakes[0].end, [130]).start()
+    assert codes(watch.wait()) == [130, 130]
+    assert fakes[0].signals == ["SIGINT"]
+
+
+def test_a_node_that_is_lost_meanwhile_ends_that_patience() -> None:
+    events = Events()
+    fakes = [Fake(index, events, {"SIGTERM": 143} if index == 2 else {}) for index in range(3)]
+    watch = Supervisor(fakes, events, print)
+    events.put(supervise.Asked("SIGINT", time.monotonic()))
+    fakes[1].end(130)
+    fakes[0].end(None, "gone")
+    assert codes(watch.wait()) == [None, 130, 143]
+    assert fakes[2].signals == ["SIGINT", "SIGTERM"]
+
+
 def test_a_second_ctrl_c_ends_at_once_but_not_an_echo_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     fakes, events = two({"SIGKILL": 137})
     watch = Supervisor(fakes, events, print)
