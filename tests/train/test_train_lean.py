@@ -205,6 +205,52 @@ def test_what_attention_gave_need_not_be_computed_twice(
     compare(model, other, batch(how))
 
 
+@pytest.mark.parametrize("how", ["mask", "starts", "neither"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_heads_that_share_keys_never_meet_a_mask(how: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel but the one that holds all scores takes both; results and gradients are those of that one."""
+    import torch
+
+    torch.manual_seed(3)
+    rows, tokens, heads, groups, width = 2, 12, 6, 2, 8
+    q, grad = (torch.randn(rows, tokens, heads, width, dtype=getattr(torch, dtype)) for _ in range(2))
+    k, v = (torch.randn(rows, tokens, groups, width, dtype=getattr(torch, dtype)) for _ in range(2))
+    own, causal = torch.arange(tokens), torch.ones(tokens, tokens, dtype=torch.bool).tril()
+    seen, allowed = attend.Seen(), causal.expand(rows, 1, -1, -1)
+    if how == "mask":
+        allowed = torch.stack([causal, causal & (own >= 4)[None] | torch.eye(tokens, dtype=torch.bool)])[:, None]
+        seen = attend.Seen(mask=allowed)
+    if how == "starts":
+        seen = attend.Seen(starts=torch.tensor([0, 5, 12, 15, 24], dtype=torch.int32), longest=9)
+        text = torch.tensor([[0] * 5 + [1] * 7, [2] * 3 + [3] * 9])
+        allowed = (causal & (text[:, :, None] == text[:, None, :]))[:, None]
+    usual, calls = torch.nn.functional.scaled_dot_product_attention, []
+
+    def asked(*parts: Any, attn_mask: Any = None, enable_gqa: bool = False, **keys: Any) -> Any:
+        calls.append((attn_mask is not None, enable_gqa))
+        return usual(*parts, attn_mask=attn_mask, enable_gqa=enable_gqa, **keys)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", asked)
+    ahead, _ = attend.ahead(q, k, v, seen, 0.4, "any")
+    out, back = attend.again(q, k, v, seen, 0.4, "any")
+    assert calls == 2 * [(how != "neither", how == "neither" and dtype == "bfloat16")]
+    # heads one by one, in 32 bits
+    parts = [each.float().requires_grad_() for each in (q, k, v)]
+    wide = [parts[1][:, :, head * groups // heads] for head in range(heads)]
+    tall = [parts[2][:, :, head * groups // heads] for head in range(heads)]
+    made = []
+    for head in range(heads):
+        scores = (parts[0][:, :, head] @ wide[head].transpose(1, 2) * 0.4).masked_fill(~allowed[:, 0], -torch.inf)
+        made.append(scores.softmax(-1) @ tall[head])
+    wanted = torch.stack(made, 2)
+    theirs = torch.autograd.grad(wanted, parts, grad.float())
+    close = {"rtol": 1e-4, "atol": 1e-5} if dtype == "float32" else {"rtol": 0.05, "atol": 0.1}
+    assert torch.allclose(ahead.float(), wanted, **close)
+    for found, right in zip([out, *back(grad)], [wanted, *theirs], strict=True):
+        assert found.shape == right.shape
+        assert torch.allclose(found.float(), right, **close)
+
+
 @pytest.mark.parametrize("adapter", ["lora", "rslora", "lora8bit"])
 def test_the_backend_recomputes_one_way_or_the_other(adapter: str) -> None:
     from dataclasses import replace

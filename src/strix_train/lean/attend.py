@@ -103,12 +103,19 @@ def again(
 
 
 def _any(q: Any, k: Any, v: Any, seen: Seen, scale: float) -> Any:
-    """PyTorch's own choice of kernel."""
+    """PyTorch's own choice of kernel, among those that hold no scores of all pairs of tokens.
+
+    With a mask, or in 32 bits, none of them shares keys and values among heads: there each head gets its own.
+    """
     import torch
 
     mask = seen.mask
     if mask is None and seen.starts is not None:
         mask = _apart(seen.starts, q.shape[0], q.shape[1])
+    shared = q.shape[2] != k.shape[2]
+    if shared and (mask is not None or str(q.dtype) not in _HALF):
+        k, v = (each.repeat_interleave(q.shape[2] // k.shape[2], dim=2) for each in (k, v))
+        shared = False
     found = torch.nn.functional.scaled_dot_product_attention(
         q.transpose(1, 2),
         k.transpose(1, 2),
@@ -116,7 +123,7 @@ def _any(q: Any, k: Any, v: Any, seen: Seen, scale: float) -> Any:
         attn_mask=mask,
         is_causal=mask is None,
         scale=scale,
-        enable_gqa=q.shape[2] != k.shape[2],
+        enable_gqa=shared,
     )
     return found.transpose(1, 2)
 
