@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
-from types import ModuleType
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from live import Live
 
 from strix_train.lean import attend, install, layer
 from strix_train.lean.parking import Parking
-from strix_train.lean.stash import Stash
+from strix_train.lean.stash import Budget, Stash, host_budget
 
 SHAPE = {
     "hidden_size": 64,
@@ -196,11 +197,11 @@ def test_what_attention_gave_need_not_be_computed_twice(
 
     monkeypatch.setattr(attend, "ahead", ahead)
     monkeypatch.setattr(attend, "again", again)
-    lean.stash.on, lean.stash.budget = True, 2**40
+    lean.stash.on, lean.stash.budget = True, Budget(2**40)
     compare(model, other, batch(how))
     assert len(calls) == 3 * 3  # layers, slices of rows
     assert max(calls) < 1e-5
-    lean.stash.budget = 1000  # no room on the host: it is computed again
+    lean.stash.budget = Budget(1000)  # no room on the host: it is computed again
     monkeypatch.setattr(attend, "again", plain)
     compare(model, other, batch(how))
 
@@ -283,7 +284,8 @@ def test_parked_states_change_no_bit() -> None:
         weights = [torch.nn.Parameter(torch.randn(4, 5)), torch.nn.Parameter(torch.randn(7))]
         optimizer = torch.optim.AdamW(weights, lr=0.1, fused=True)
         if parked:
-            Parking(optimizer, Stash(on=False))
+            stash = Stash(on=False, budget=Budget(2 * 27 * 4))
+            Parking(optimizer, stash)
         for step in range(6):
             for weight in weights:
                 weight.grad = torch.randn_like(weight)
@@ -293,11 +295,96 @@ def test_parked_states_change_no_bit() -> None:
         if parked:
             kept = [optimizer.state[weight]["exp_avg_sq"] for weight in weights]
             assert len({each.untyped_storage().data_ptr() for each in kept}) == 1
+            assert stash.budget.left == 0  # loaded states took the room of those before them
         return weights
 
     usual = train(parked=False, resumed=False)
     for resumed in (False, True):
         assert all(torch.equal(a, b) for a, b in zip(train(parked=True, resumed=resumed), usual, strict=True))
+
+
+def test_states_stay_where_the_host_has_no_room() -> None:
+    import torch
+
+    weights = [torch.nn.Parameter(torch.randn(4, 5)), torch.nn.Parameter(torch.randn(7))]
+    optimizer = torch.optim.AdamW(weights, lr=0.1, fused=True)
+    stash = Stash(on=True, budget=Budget(2 * 27 * 4 - 1))
+    parking = Parking(optimizer, stash)
+    for weight in weights:
+        weight.grad = torch.randn_like(weight)
+    optimizer.step()
+    kept = [optimizer.state[weight][name] for weight in weights for name in ("exp_avg", "exp_avg_sq")]
+    assert len({each.untyped_storage().data_ptr() for each in kept}) == 4
+    assert (parking.host, stash.budget.taken) == (None, 0)
+
+
+def test_a_budget_is_never_exceeded() -> None:
+    budget = Budget(100)
+    assert (budget.take(60), budget.take(41), budget.take(40), budget.take(1)) == (True, False, True, False)
+    assert (budget.taken, budget.left) == (100, 0)
+    budget.give(60)
+    assert (budget.taken, budget.left) == (40, 60)
+    assert not Budget(0).take(1)
+    assert (Budget(10, 12).left, Budget(10, 12).take(1)) == (0, False)
+
+
+def test_what_the_budget_has_no_room_for_stays_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    class OnGpu:
+        """A stand-in for a tensor of so many MiB."""
+
+        is_cuda = True
+
+        def __init__(self, size: int) -> None:
+            self.size = size * 2**20
+
+        def numel(self) -> int:
+            return self.size // 2
+
+        def element_size(self) -> int:
+            return 2
+
+    stream = SimpleNamespace(wait_event=lambda event: None)
+    pinned = [True]
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(Stash, "_room", lambda self, tensor: tensor if pinned[0] else None)
+    monkeypatch.setattr(Stash, "_send", lambda self, pairs: "sent")
+    monkeypatch.setattr(Stash, "_fetch", lambda self, ticket: ticket.here.__setitem__(slice(None), ticket.there))
+    stash, mib = Stash(on=True, budget=Budget(5 * 2**20)), 2**20
+    first, second = stash.put([OnGpu(1), OnGpu(2)]), stash.put([OnGpu(2)])
+    third = stash.put([OnGpu(1)])
+    assert [each.ready for each in (first, second, third)] == ["sent", "sent", None]
+    assert third.here[0].size == mib
+    assert stash.budget.left == 0
+    assert stash.get(third)[0].size == mib
+    assert stash.budget.left == 0  # it never was away
+    assert [each.size for each in stash.get(first)] == [mib, 2 * mib]
+    assert stash.budget.left == 3 * mib
+    del second  # a pass that failed, which nobody goes back through
+    assert stash.budget.left == 5 * mib
+    del first  # its room was given back once
+    assert stash.budget.left == 5 * mib
+    pinned[0] = False
+    assert stash.put([OnGpu(1)]).ready is None
+    assert stash.budget.left == 5 * mib
+
+
+def test_the_processes_of_a_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda self, **_: {"meminfo": "MemAvailable: 8000 kB"}.get(self.name, "max"))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    alone = host_budget()
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert (alone, host_budget()) == (8000 * 1024 // 4, 8000 * 1024 // 32)
+
+
+def test_without_host_memory_nothing_is_put_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    for free, on in ((0, False), (2**20, True)):
+        monkeypatch.setattr(install, "host_budget", lambda free=free: free)
+        lean = install.install(adapted("llama"), offload=True)
+        assert lean is not None
+        assert lean.stash.on == on
+        assert ("waits" in lean.told) == on
 
 
 def test_without_learning_the_model_is_as_it_was() -> None:

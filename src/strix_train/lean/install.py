@@ -9,7 +9,7 @@ from typing import Any
 from strix_train.lean import attend, layer, parts, steps
 from strix_train.lean.attend import Seen
 from strix_train.lean.layer import Pass
-from strix_train.lean.stash import Stash, host_budget
+from strix_train.lean.stash import Budget, Stash, host_budget
 
 
 def install(model: Any, *, offload: bool) -> Lean | None:
@@ -33,7 +33,8 @@ class Lean:
         self.text, self.layers, first = text, len(made), made[0]
         weight = first.first_norm
         self.kernel = attend.choose(weight.device, weight.dtype, first.heads, first.groups, first.width)
-        self.steps, self.stash = steps.of(weight.device), Stash(offload, host_budget() if offload else 0)
+        budget = Budget(host_budget() if offload else 0)
+        self.steps, self.stash = steps.of(weight.device), Stash(budget.most > 0, budget)
         self.adapted = next(
             module for module in text.modules() if hasattr(module, "lora_A") and hasattr(module, "disable_adapters")
         )
@@ -104,7 +105,7 @@ class Lean:
     def _rich(self, hidden: Any, own: parts.Parts) -> bool:
         """Whether there is host memory for what attention gives, so that it need not be computed twice."""
         wide = hidden.element_size() * (2 * hidden.shape[-1] + own.heads * own.width) + 4 * own.heads
-        return self.stash.on and self.layers * hidden.shape[0] * hidden.shape[1] * wide <= self.stash.budget
+        return self.stash.on and self.layers * hidden.shape[0] * hidden.shape[1] * wide <= self.stash.budget.left
 
     def _norm(self, module: Any) -> None:
         """Let a norm keep its input only, in the input's own type."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from strix_train.lean.stash import Stash
+from strix_train.lean.stash import Stash, size_of
 
 
 class Parking:
@@ -58,6 +58,8 @@ class Parking:
 
     def forget(self) -> None:
         """Take other states, which were loaded."""
+        if self.host is not None:
+            self.stash.budget.give(size_of(self.host))
         self.host, self.kept = None, []
 
     def _gather(self) -> None:
@@ -72,10 +74,14 @@ class Parking:
         if not found or len({each.dtype for _, _, each in found}) != 1:
             return
         total = sum(each.numel() for _, _, each in found)
+        size = total * found[0][2].element_size()
+        if not self.stash.budget.take(size):
+            return
         device = found[0][2].device
         try:
             self.host = torch.empty(total, dtype=found[0][2].dtype, pin_memory=device.type == "cuda")
         except RuntimeError:
+            self.stash.budget.give(size)
             return
         self.kept = [(state, name, each.shape) for state, name, each in found]
         self.flat = torch.empty_like(self.host, device=device, pin_memory=False)

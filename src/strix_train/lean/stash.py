@@ -5,6 +5,7 @@ Only where the GPU has memory of its own: an APU would copy to where the tensor 
 
 from __future__ import annotations
 
+import os
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,28 +15,54 @@ from typing import Any
 _LEAST = 2**20
 
 
+@dataclass(slots=True)
+class Budget:
+    """Bytes of host memory that may be taken, and those that are."""
+
+    most: int
+    taken: int = 0
+
+    @property
+    def left(self) -> int:
+        """Bytes that may still be taken."""
+        return max(0, self.most - self.taken)
+
+    def take(self, size: int) -> bool:
+        """Take `size` bytes, all of them or, where there are fewer, none; return whether they were taken."""
+        if size > self.left:
+            return False
+        self.taken += size
+        return True
+
+    def give(self, size: int) -> None:
+        """Give bytes back that were taken."""
+        self.taken -= size
+
+
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Ticket:
     """Tensors that were put away together. `here`: on the GPU, or None; `there`: those on the host, or None.
 
     `ready`: when they are where they are copied to. `before`: the ticket given out before this one, wanted after it.
+    `free`: gives back what the host's part takes of the budget, once; also called when nobody has the ticket any more.
     """
 
     here: list[Any]
     there: list[Any]
     ready: Any = None
     before: Any = None
+    free: Any = None
 
 
 @dataclass(slots=True)
 class Stash:
     """Last in, first out: the ticket before can be fetched while the present one is used.
 
-    `on`: whether anything is copied. `budget`: bytes of host memory that it may take.
+    `on`: whether anything is copied. `budget`: of host memory; what finds no room in it stays where it is.
     """
 
     on: bool
-    budget: int = 0
+    budget: Budget = field(default_factory=lambda: Budget(0))
     _out: Any = None
     _back: Any = None
     _last: Any = None
@@ -46,10 +73,16 @@ class Stash:
         ticket = Ticket(list(tensors), [None] * len(tensors), before=self._last)
         if not self.on or stay:
             return ticket
-        large = [at for at, each in enumerate(tensors) if each.is_cuda and each.numel() * each.element_size() >= _LEAST]
-        rooms = {at: self._room(tensors[at]) for at in large}
-        if not large or any(room is None for room in rooms.values()):
+        large = [at for at, each in enumerate(tensors) if each.is_cuda and size_of(each) >= _LEAST]
+        size = sum(size_of(tensors[at]) for at in large)
+        if not large or not self.budget.take(size):
             return ticket
+        rooms = {at: self._room(tensors[at]) for at in large}
+        if any(room is None for room in rooms.values()):
+            self.budget.give(size)
+            return ticket
+        ticket.free = weakref.finalize(ticket, self.budget.give, size)
+        ticket.free.atexit = False
         self._left()
         self._last = weakref.ref(ticket)
         ticket.ready = self._send([(tensors[at], rooms[at]) for at in large])
@@ -68,6 +101,7 @@ class Stash:
         self._fetch(ticket)
         torch.cuda.current_stream().wait_event(ticket.ready)
         found, ticket.here, ticket.there = ticket.here, [], []
+        ticket.free()
         return found
 
     def before(self, ticket: Ticket) -> None:
@@ -130,10 +164,16 @@ class Stash:
             return None
 
 
+def size_of(tensor: Any) -> int:
+    """Return a tensor's bytes."""
+    return int(tensor.numel() * tensor.element_size())
+
+
 def host_budget() -> int:
     """Return the bytes of host memory that tensors may wait in: a quarter of what is free, of this container's at most.
 
-    PyTorch rounds pinned memory up to powers of two, so that it can become twice as much.
+    The processes of one machine (LOCAL_WORLD_SIZE of them) share it. PyTorch rounds pinned memory up to powers of two,
+    so that it can become twice as much.
     """
     free = []
     try:
@@ -147,4 +187,4 @@ def host_budget() -> int:
         free.append(max(0, int(most) - int(used)))
     except (OSError, ValueError):
         pass  # no container, or one without a limit
-    return min(free) // 4
+    return min(free) // 4 // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
