@@ -234,7 +234,7 @@ def explained(error: Exception, log: Path) -> TrainError:
 def _train(folder: RunFolder, work: _Work, wish: Load) -> int:
     from strix_train import device as devices
     from strix_train import methods, versions
-    from strix_train.distributed import agreement, batch
+    from strix_train.distributed import agreement, batch, strategy
 
     plan, console, device = work.plan, work.console, devices.find()
     for reason in wish.rules.reasons:
@@ -249,7 +249,7 @@ def _train(folder: RunFolder, work: _Work, wish: Load) -> int:
     if work.resume and work.main:
         resuming.compare(console, folder, used)
     facts = agreement.facts_of(plan, used, resume=work.resume)
-    work.ranks.agree("plan", facts | {"strategy": f"{work.shared.kind} {work.shared.how}"})
+    work.ranks.agree("plan", facts | {"strategy": strategy.facts_of(work.shared)})
     if work.ranks.world > 1:
         console.fact("strategy", told(work.shared))
         if work.shared.advice:

@@ -60,6 +60,8 @@ def crowd(ranks: list[dict[str, Any]], kill: dict[str, Any] | None = None) -> di
             os.environ |= wish.get("env") or {}
             if "STRIX_TEST_PATH" in os.environ:
                 sys.path.insert(0, os.environ["STRIX_TEST_PATH"])
+            if "STRIX_TEST_STILL" in os.environ:
+                still()
             forks.run(wish["words"], out.fileno(), err.fileno())
         children.append((child, out, err))
     codes: dict[int, int] = {}
@@ -86,6 +88,13 @@ def crowd(ranks: list[dict[str, Any]], kill: dict[str, Any] | None = None) -> di
         found.append({"code": codes[child], "out": texts[0], "err": texts[1]})
     now = time.monotonic()
     return {"ranks": found, "seconds": now - began, "after": now - killed if killed else 0.0}
+
+
+def still() -> None:
+    """Move no model to its device, as it is with one whose weights bitsandbytes holds."""
+    from transformers import Trainer
+
+    Trainer._move_model_to_device = lambda *_: None
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def test_one_that_is_killed_ends_the_others(crowd: Crowd, recipe: Path, tmp_path
     kill = {"rank": rank, "signal": signal.SIGKILL, "metrics": str(run / "metrics.jsonl"), "step": 2}
     done = crowd.train(3, recipe, "--run-dir", run, "--set", "schedule.epochs=300", kill=kill)
     assert done["codes"] == [-9 if each == rank else 1 for each in range(3)]
-    assert done["after"] < 25
+    assert done["after"] < 60
     told = [text for text in done["said"] if text]
     assert f"process {rank} ended without a word, so the run was stopped; it was killed" in told[0]
     if rank:

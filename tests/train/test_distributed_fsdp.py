@@ -45,6 +45,18 @@ def test_lora_in_pieces_is_lora(crowd: Crowd, recipe: Path, tmp_path: Path) -> N
         assert report(run)["questions"] == report(alone)["questions"]
 
 
+def test_what_the_questions_gathered_is_in_pieces_again(crowd: Crowd, recipe: Path, tmp_path: Path) -> None:
+    """Also where nothing moves the model to its device behind them, as with quantized weights."""
+    alone = tmp_path / "alone"
+    assert crowd.train(1, recipe, "--run-dir", alone, "--set", "schedule.batch=4")["codes"] == [0]
+    for keep in ("step", "frozen"):
+        run = tmp_path / keep
+        words = [*FSDP, "--set", f"strategy.keep={keep}"]
+        done = crowd.train(2, recipe, "--run-dir", run, *words, env={"all": {"STRIX_TEST_STILL": "1"}})
+        assert done["codes"] == [0, 0], done
+        assert apart(alone, run) < 1e-4, keep
+
+
 def test_a_whole_model_in_pieces_goes_on_with_others(crowd: Crowd, recipe: Path, tmp_path: Path) -> None:
     """Two processes with FSDP, then one alone, then two with DDP: one checkpoint is as good as the other."""
     words = [recipe, "--set", "adapter=full", "--set", "schedule.steps=8", "--set", "schedule.learning_rate=1e-3"]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+import threading
 import time
 from typing import Any
 
@@ -9,9 +13,9 @@ import pytest
 
 from strix_train import plan as plans
 from strix_train.device import Device
-from strix_train.distributed import agreement, batch, links, seats, strategy
+from strix_train.distributed import agreement, batch, links, seats, strategy, together
 from strix_train.distributed.lifeline import Fault, Head, Tail
-from strix_train.errors import InputError
+from strix_train.errors import InputError, TrainError
 from strix_train.estimate.links import Link
 
 MEETING = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29400"}
@@ -102,6 +106,76 @@ def test_a_stranger_on_the_port_is_no_process() -> None:
     assert not any(circle.told.values())
 
 
+def test_one_that_was_welcomed_too_late_tries_again() -> None:
+    """It closes its end and makes another: that is no death, and its end behind it is."""
+    circle = Circle(2)
+    with socket.create_connection(("127.0.0.1", circle.head.port)) as late:
+        late.sendall(json.dumps({"rank": 3, "token": circle.head.token}).encode() + b"\n")
+        assert json.loads(late.makefile().readline()) == {"welcome": circle.head.token}
+    time.sleep(0.1)
+    assert not any(circle.told.values())
+    again = Tail(3, ["127.0.0.1"], circle.head.port, circle.head.token, lambda fault: None, 5)
+    again._line.connection.shutdown(2)
+    circle.wait((0, 1, 2))
+    assert circle.told[0] == circle.told[1] == circle.told[2] == [Fault(3, "", 1, lost=True)]
+
+
+class Store:
+    """torch's store, as far as it is used here."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, str] = {}
+
+    def set(self, name: str, value: str) -> None:
+        self.held[name] = value
+
+    def get(self, name: str) -> str:
+        return self.held[name]
+
+    def check(self, names: list[str]) -> bool:
+        return all(name in self.held for name in names)
+
+
+def ranks(rank: int, **more: Any) -> tuple[together.Ranks, Store]:
+    found = together.Ranks(seats.Seat(rank, 2, join=0.05, **more))
+    found._store = store = Store()
+    return found, store
+
+
+def test_process_0_is_waited_for_and_the_others_for_a_while() -> None:
+    """It writes or reads a checkpoint alone before it comes, which may take longer than all may be late."""
+    mine, store = ranks(1)
+    timer = threading.Timer(0.3, store.set, ("random-1/0", '{"state": "a"}'))
+    timer.start()
+    assert mine.exchange("random", {"state": "b"}) == [{"state": "a"}, {"state": "b"}]
+    timer.join()
+    first, _ = ranks(0)
+    with pytest.raises(TrainError, match=r"process 1 of 2 has not come within 0 s"):
+        first.exchange("random", {"state": "a"})
+
+
+@pytest.mark.parametrize(("agent", "comes"), [(False, True), (False, False), (True, False)])
+def test_the_store_stays_until_all_have_left(monkeypatch: pytest.MonkeyPatch, agent: bool, comes: bool) -> None:
+    """Not for ever, and not where torchrun holds it."""
+    monkeypatch.setattr(together, "_PARTING", 30 if comes or agent else 0.3)
+    mine, store = ranks(0, agent=agent)
+    seen: list[tuple[float, bool]] = []
+    began = time.monotonic()
+    monkeypatch.setattr(
+        together.places, "leave", lambda: seen.append((time.monotonic() - began, store.check(["left/1"])))
+    )
+    other, _ = ranks(1)
+    other._store = store
+    timer = threading.Timer(0.2, other._part)
+    if comes:
+        timer.start()
+    mine.close()
+    [(seconds, left)] = seen
+    assert left == comes
+    assert seconds >= 0.3 if not comes and not agent else seconds < 20
+    os.close(other._stderr)
+
+
 def facts(**more: Any) -> dict[str, Any]:
     usual: dict[str, Any] = {"host": "a", "train": "1", "recipe": {"schedule.steps": 3}, "packages": {"peft": "1"}}
     return usual | more
@@ -161,6 +235,13 @@ def test_buckets_follow_the_link() -> None:
 
 def decided(gib: int, *settings: str) -> strategy.Shared:
     """How two processes share the 8B recipe, each with so much memory."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("STRIX_LINK_GBIT", "STRIX_LINK_US", "LOCAL_WORLD_SIZE"):
+            patch.delenv(name, raising=False)
+        return _decided(gib, *settings)
+
+
+def _decided(gib: int, *settings: str) -> strategy.Shared:
     made = plans.make("llama3.1-8b-lora", ["backend=hf", *settings], with_backend=False)
     device = Device("cuda:0", "cuda", "NVIDIA H200", "CUDA 13.0", gib * 2**30, True, True)
     return strategy.decide(made, device, 2, "bf16", "hf")
@@ -176,3 +257,21 @@ def test_auto_says_what_would_make_it_fit_and_tries_it_all_the_same() -> None:
     assert small.reason.startswith("auto: each of 2 devices needs ")
     assert "adapter" in small.advice
     assert decided(139, "strategy=fsdp").reason == "asked for"
+
+
+def test_nodes_that_would_share_in_other_ways_are_told() -> None:
+    """The link that a node is told of decides how much DDP sends at once: with other buckets, sums would be wrong."""
+    ours, theirs = strategy.Shared("ddp", "why", bucket=8), strategy.Shared("ddp", "another", bucket=16)
+    said = [facts(strategy=strategy.facts_of(each)) for each in (ours, theirs)]
+    found = str(agreement.difference(said))
+    assert found.startswith("process 1 has another strategy than process 0: bucket is 16 there and 8 at process 0; ")
+    assert "STRIX_LINK_GBIT" in found
+    said = [facts(strategy=strategy.facts_of(each)) for each in (ours, strategy.Shared("ddp", "other", bucket=8))]
+    assert agreement.difference(said) is None
+    for other in (
+        strategy.Shared("fsdp"),
+        strategy.Shared("fsdp", how=strategy.How("step")),
+        strategy.Shared("fsdp", direct=False),
+        strategy.Shared("deepspeed", stage=2),
+    ):
+        assert agreement.difference([facts(strategy=strategy.facts_of(each)) for each in (ours, other)])

@@ -61,7 +61,8 @@ def _between(first: Mapping[str, Any], other: Mapping[str, Any], who: str) -> Pr
         if first.get(what) != other.get(what):
             ours, theirs = first.get(what), other.get(what)
             if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-                return Problem(f"{who} has other versions than process 0: {_differing(ours, theirs)}", cure=cure)
+                differs = "another strategy" if what == "strategy" else "other versions"
+                return Problem(f"{who} has {differs} than process 0: {_differing(ours, theirs)}", cure=cure)
             return Problem(f"{who} has {_NAMES[what]} {_shown(theirs)} and process 0 has {_shown(ours)}", cure=cure)
     return None
 
@@ -72,7 +73,7 @@ _WORDS = {
     "torch": _SAME_IMAGE,
     "backend": _SAME_IMAGE,
     "device": "let every process train on the same kind of device",
-    "strategy": "write strategy in the recipe",
+    "strategy": "write strategy in the recipe, and give every node as much memory, STRIX_LINK_GBIT and STRIX_LINK_US",
     "rows": "give every node the same files, template and tokenizer",
     "model": "give every node the same model folder",
     "weights": "give every node the same model folder",
@@ -81,7 +82,6 @@ _WORDS = {
 _NAMES = {
     "backend": "the backend",
     "device": "a device of kind",
-    "strategy": "the strategy",
     "rows": "encoded rows of digest",
     "model": "a model whose config.json has digest",
     "weights": "model weights of digest",

@@ -125,16 +125,30 @@ class Head(Lifeline):
         if hello.get("token") != self.token or not isinstance(rank, int):
             line.close()
             return
-        self._lines[rank] = line
+        with self._lock:
+            self._lines[rank] = line
         line.send(welcome=self.token)
-        while (said := line.receive()) is not None:
+        # one that was welcomed too late has closed its end and tries again: that is no death
+        here = bool((line.receive() or {}).get("here"))
+        while here and (said := line.receive()) is not None:
             if said.get("bye"):
-                self._lines.pop(rank, None)
+                self._forget(rank, line)
                 line.close()
                 return
             self._spread(Fault(rank, str(said.get("fault")), int(said.get("code", 1))))
-        self._lines.pop(rank, None)
-        self._spread(Fault(rank, "", 1, lost=True))
+        current = self._forget(rank, line)
+        if here and current:
+            self._spread(Fault(rank, "", 1, lost=True))
+        elif not here:
+            line.close()
+
+    def _forget(self, rank: int, line: _Line) -> bool:
+        """Forget a line, and say whether it was the last that its process made."""
+        with self._lock:
+            current = self._lines.get(rank) is line
+            if current:
+                del self._lines[rank]
+        return current
 
     def _spread(self, fault: Fault) -> None:
         if not self._learn(fault):
@@ -213,6 +227,7 @@ def _connect(rank: int, addresses: Sequence[str], port: int, token: str, limit: 
                 line.send(rank=rank, token=token)
                 if (line.receive() or {}).get("welcome") == token:
                     connection.settimeout(None)
+                    line.send(here=True)
                     return line
                 line.close()
         if time.monotonic() > deadline:

@@ -27,6 +27,12 @@ def with_shards(base: Any, how: How, *, main: bool) -> Any:
             super().create_accelerator_and_postprocess()
             _teach(self.accelerator, how)
 
+        def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+            made = super().create_optimizer(*args, **kwargs)
+            # one that has whole weights, gathered at that moment, would train nothing
+            shards.proven(weight for group in self.optimizer.param_groups for weight in group["params"])
+            return made
+
         def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
             state = shards.gathered(self.model, keep=main)
             if main:

@@ -7,7 +7,7 @@ last norm and the output layer stay gathered with the root, since the loss reads
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -55,7 +55,16 @@ def shard(model: Any, device: str, world: int, how: How) -> None:
             register_fsdp_forward_method(model, name)
     inner = model.get_base_model() if hasattr(model, "peft_config") else model
     inner._is_fsdp_managed_module = True  # transformers' generate then keeps all processes in step
-    proven(model)
+    proven(weight for weight in model.parameters() if weight.requires_grad)
+
+
+def apart(model: Any) -> None:
+    """Let go of what a pass without gradients has gathered: until then, weights are not the pieces that learn."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def moving(backend: Any) -> None:
@@ -79,15 +88,15 @@ def blocks(model: Any) -> list[Any]:
     return [module for module in found if id(module) not in inside]
 
 
-def proven(model: Any) -> None:
-    """Raise TrainError unless everything that learns is a DTensor, so that nothing trains whole in silence."""
+def proven(learning: Iterable[Any]) -> None:
+    """Raise TrainError unless every weight that learns is a DTensor, so that nothing trains whole in silence."""
     from torch.distributed.tensor import DTensor
 
-    whole = [
-        name for name, weight in model.named_parameters() if weight.requires_grad and not isinstance(weight, DTensor)
-    ]
+    weights = list(learning)
+    whole = [weight for weight in weights if not isinstance(weight, DTensor)]
     if whole:
-        raise TrainError(f"{len(whole)} weights are not shared among the processes, {whole[0]} for one")
+        what = f"{len(whole)} of {len(weights)} weights that learn are not shared among the processes"
+        raise TrainError(what, cure="write strategy: ddp")
 
 
 def local(tensor: Any) -> Any:

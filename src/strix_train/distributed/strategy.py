@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from strix_train.device import Device
@@ -161,6 +161,12 @@ def told(shared: Shared) -> str:
     if shared.kind == "ddp":
         return f"ddp ({shared.reason}), {shared.bucket} MiB of gradients at once"
     return f"{shared.kind}, stage {shared.stage} ({shared.reason})" if shared.stage else f"{shared.kind}"
+
+
+def facts_of(shared: Shared) -> dict[str, Any]:
+    """Return what all processes must have in common, by names for the sentence where they have not."""
+    found = {"kind": shared.kind, **asdict(shared.how)}
+    return found | {"bucket": shared.bucket, "stage": shared.stage, "direct": shared.direct}
 
 
 def arguments(shared: Shared) -> dict[str, Any]:

@@ -23,6 +23,8 @@ from strix_train.errors import InputError, TrainError
 # Seconds that the work has to end by itself once another process has told its fault; the longest between two looks.
 _GRACE = 6.0
 _LOOK = 0.5
+# Seconds that process 0 waits at the end until the others have read what it left for them.
+_PARTING = 10.0
 
 
 class Disagreement(InputError):
@@ -87,12 +89,15 @@ class Ranks:
         self._hosts = [str(each["host"]) for each in self.exchange("hosts", {"host": socket.gethostname()})]
 
     def exchange(self, topic: str, value: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return what each process says to a topic, in their order. Raises TrainError where one says nothing."""
+        """Return what each process says to a topic, in their order. Raises TrainError where one says nothing.
+
+        Process 0 is waited for as long as it lives: it alone asks, writes checkpoints and reads them before it comes.
+        """
         if self.world == 1:
             return [value]
         name = self._numbered(topic)
         self._leave(f"{name}/{self.rank}", value)
-        return [self._read(f"{name}/{rank}", rank) for rank in range(self.world)]
+        return [self._read(f"{name}/{rank}", rank, patient=rank == 0) for rank in range(self.world)]
 
     def agree(self, topic: str, facts: dict[str, Any]) -> None:
         """Compare facts. Raises Disagreement in every process where one has others than process 0."""
@@ -148,6 +153,8 @@ class Ranks:
             if self._line is not None and not isinstance(error, (Disagreement, PeerFault)):
                 code = int(getattr(error, "exit_code", 130 if isinstance(error, KeyboardInterrupt) else 1))
                 self._line.fail(" ".join(str(error).split())[:1000] or type(error).__name__, code)
+        if error is None:
+            self._part()
         if self._line is not None:
             if error is None or isinstance(error, (Disagreement, PeerFault)):
                 self._line.close()
@@ -156,6 +163,19 @@ class Ranks:
         if error is None:
             places.leave()
         os.close(self._stderr)
+
+    def _part(self) -> None:
+        """Say that nothing more is read from the store; process 0, which holds it, waits a little for all others."""
+        with suppress(RuntimeError):
+            self._leave(f"left/{self.rank}", {})
+            if self.rank or self.seat.agent:
+                return
+            names = [f"left/{rank}" for rank in range(1, self.world)]
+            deadline = time.monotonic() + _PARTING
+            while time.monotonic() < deadline and not (self._line and self._line.fault):
+                if self._store.check(names):
+                    return
+                time.sleep(0.02)
 
     def _say(self, error: BaseException) -> None:
         """Write the sentence now: a launcher that sees one process end ends the others, in the middle of a word."""

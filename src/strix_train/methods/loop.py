@@ -77,6 +77,8 @@ def carry_out(job: Job, setup: Setup) -> Outcome:
     asking = Asking(job, tokenizer)
     if setup.asks:
         asking.before(model)
+        if job.shared.kind == "fsdp":
+            shards.apart(model)
         job.ranks.main_first("asked")
     if job.rank == 0:
         for name in ("metrics.jsonl", "evaluations.jsonl", "samples.jsonl"):
