@@ -232,8 +232,8 @@ def test_heads_that_share_keys_never_meet_a_mask(how: str, dtype: str, monkeypat
         return usual(*parts, attn_mask=attn_mask, enable_gqa=enable_gqa, **keys)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", asked)
-    ahead, _ = attend.ahead(q, k, v, seen, 0.4, "any")
-    out, back = attend.again(q, k, v, seen, 0.4, "any")
+    ahead, _ = attend.ahead(q, k, v, seen, 0.4, attend.ANY)
+    out, back = attend.again(q, k, v, seen, 0.4, attend.ANY)
     assert calls == 2 * [(how != "neither", how == "neither" and dtype == "bfloat16")]
     # heads one by one, in 32 bits
     parts = [each.float().requires_grad_() for each in (q, k, v)]
@@ -250,6 +250,59 @@ def test_heads_that_share_keys_never_meet_a_mask(how: str, dtype: str, monkeypat
     for found, right in zip([out, *back(grad)], [wanted, *theirs], strict=True):
         assert found.shape == right.shape
         assert torch.allclose(found.float(), right, **close)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "seen", "whole", "wanted"),
+    [
+        ("torch.bfloat16", attend.Seen(), "cudnn", "cudnn"),
+        ("torch.bfloat16", attend.Seen(starts=1), "cudnn", "any"),  # flash was not proven
+        ("torch.float16", attend.Seen(starts=1), "flash", "flash"),
+        ("torch.bfloat16", attend.Seen(mask=1), "flash", "any"),
+        ("torch.float32", attend.Seen(), "flash", "any"),
+    ],
+)
+def test_only_kernels_that_were_proven_are_used(dtype: str, seen: Any, whole: Any, wanted: str) -> None:
+    query = SimpleNamespace(is_cuda=True, dtype=dtype)
+    assert attend.kernel(query, seen, attend.Choice(whole, "flash" if whole == "flash" else "any")) == wanted
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_kernels_are_proven_on_whole_and_on_packed_rows(packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three kernels the first is not there, the second gives a wrong gradient where rows are packed."""
+    import torch
+
+    torch.manual_seed(4)
+    q, k, v, grad = (torch.randn(2, 8, heads, 4) for heads in (4, 2, 2, 4))
+    seen = attend.Seen(starts=torch.tensor([0, 3, 8, 16], dtype=torch.int32), longest=8) if packed else attend.Seen()
+    plain, tried = attend.again, []
+
+    def ahead(*parts: Any) -> Any:
+        tried.append(parts[-1].whole)
+        if tried[-1] == "cudnn":
+            raise AttributeError("no such operator")
+        return "kept"
+
+    def again(*parts: Any) -> Any:
+        out, back = plain(*parts[:6])
+        wrong = packed and len(parts) == 7
+        return out, (lambda grad: [each * (1.1 if wrong else 1) for each in back(grad)])
+
+    monkeypatch.setattr(attend, "ahead", ahead)
+    monkeypatch.setattr(attend, "again", again)
+    assert attend.first_right(("cudnn", "flash"), (q, k, v), grad, seen) == ("any" if packed else "flash")
+    assert tried == ["cudnn", "flash"]
+
+
+def test_in_32_bits_pytorch_chooses_the_kernel() -> None:
+    import torch
+
+    # a GPU that is not there: nothing is computed on it, since there is nothing to compare
+    gpu = SimpleNamespace(type="cuda")
+    assert attend.choose(gpu, torch.float32, 4, 2, 16) == attend.Choice("any", "any")
+    lean = install.install(adapted("llama"), offload=False)
+    assert lean is not None
+    assert "PyTorch's choice of attention" in lean.told
 
 
 @pytest.mark.parametrize("adapter", ["lora", "rslora", "lora8bit"])

@@ -6,7 +6,7 @@ shared. What a token sees: itself and what stands before it in its row, or in it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,16 +27,25 @@ class Seen:
     longest: int = 0
 
 
-def kernel(q: Any, seen: Seen, preferred: Kernel) -> Kernel:
-    """Return the kernel that can do it: `preferred`, or one that can do more."""
-    if preferred == "any" or seen.mask is not None or not q.is_cuda or str(q.dtype) not in _HALF:
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The kernel for whole rows, and the one for packed rows."""
+
+    whole: Kernel = "any"
+    packed: Kernel = "any"
+
+
+ANY = Choice()
+
+
+def kernel(q: Any, seen: Seen, preferred: Choice) -> Kernel:
+    """Return the kernel that can do it: a preferred one, or PyTorch's choice, which can do all."""
+    if seen.mask is not None or not q.is_cuda or str(q.dtype) not in _HALF:
         return "any"
-    if seen.starts is not None:
-        return "flash"
-    return preferred
+    return preferred.whole if seen.starts is None else preferred.packed
 
 
-def ahead(q: Any, k: Any, v: Any, seen: Seen, scale: float, preferred: Kernel) -> tuple[Any, Any]:
+def ahead(q: Any, k: Any, v: Any, seen: Seen, scale: float, preferred: Choice) -> tuple[Any, Any]:
     """Return the result, (rows, tokens, heads, width), and what `again` needs to do without computing it again."""
     import torch
 
@@ -52,7 +61,7 @@ def ahead(q: Any, k: Any, v: Any, seen: Seen, scale: float, preferred: Kernel) -
 
 
 def again(
-    q: Any, k: Any, v: Any, seen: Seen, scale: float, preferred: Kernel, kept: tuple[Any, Any] | None = None
+    q: Any, k: Any, v: Any, seen: Seen, scale: float, preferred: Choice, kept: tuple[Any, Any] | None = None
 ) -> tuple[Any, Back]:
     """Return the result and the function that makes the gradients of q, k and v of its gradient.
 
@@ -170,27 +179,38 @@ def _flash_back(
     return first, second, third
 
 
-def choose(device: Any, dtype: Any, heads: int, groups: int, width: int) -> Kernel:
-    """Return the fastest kernel that is right on this device, proven on a few numbers."""
+def choose(device: Any, dtype: Any, heads: int, groups: int, width: int) -> Choice:
+    """Return the fastest kernels that are right on this device, each proven on a few numbers, whole and packed."""
     import torch
 
-    if device.type != "cuda" or torch.version.hip or not torch.backends.cuda.flash_sdp_enabled():
-        return "any"
+    if device.type != "cuda" or str(dtype) not in _HALF:
+        return ANY
+    if torch.version.hip or not torch.backends.cuda.flash_sdp_enabled():
+        return ANY
     made = torch.Generator(device=device).manual_seed(1)
     q, k, v, grad = (
         torch.randn(2, 256, count, width, device=device, dtype=dtype, generator=made)
         for count in (heads, groups, groups, heads)
     )
-    scale = width**-0.5
-    right, back = again(q, k, v, Seen(), scale, "any")
+    # four texts in two rows, the longest of 212 tokens
+    packed = Seen(starts=torch.tensor([0, 100, 256, 300, 512], dtype=torch.int32, device=device), longest=212)
+    whole = first_right(("cudnn", "flash"), (q, k, v), grad, Seen())
+    return Choice(whole, first_right(("flash",), (q, k, v), grad, packed))
+
+
+def first_right(names: Sequence[Kernel], parts: tuple[Any, Any, Any], grad: Any, seen: Seen) -> Kernel:
+    """Return the first kernel whose result and gradients are those of PyTorch's choice, or that."""
+    scale = parts[0].shape[-1] ** -0.5
+    right, back = again(*parts, seen, scale, ANY)
     wanted = [right, *back(grad)]
-    for name in ("cudnn", "flash"):
+    for name in names:
+        only = Choice(name, name)
         try:
-            kept = ahead(q, k, v, Seen(), scale, name)
-            out, back = again(q, k, v, Seen(), scale, name, kept)
+            kept = ahead(*parts, seen, scale, only)
+            out, back = again(*parts, seen, scale, only, kept)
             found = [out, *back(grad)]
-        except (RuntimeError, TypeError):
-            continue
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            continue  # not built for this GPU, or another signature in this version of PyTorch
         if all(bool((a - b).abs().max() <= 0.02 * b.abs().max()) for a, b in zip(found, wanted, strict=True)):
             return name
     return "any"

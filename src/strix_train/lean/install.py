@@ -32,7 +32,7 @@ class Lean:
     def __init__(self, text: Any, made: list[parts.Parts], *, offload: bool) -> None:
         self.text, self.layers, first = text, len(made), made[0]
         weight = first.first_norm
-        self.kernel = attend.choose(weight.device, weight.dtype, first.heads, first.groups, first.width)
+        self.kernels = attend.choose(weight.device, weight.dtype, first.heads, first.groups, first.width)
         budget = Budget(host_budget() if offload else 0)
         self.steps, self.stash = steps.of(weight.device), Stash(budget.most > 0, budget)
         self.adapted = next(
@@ -61,7 +61,8 @@ class Lean:
         """What a run says about it."""
         small = "kernels of Triton" if self.steps.__name__.endswith("kernels") else "no kernels of our own"
         away = ", what they keep waits in the system's memory" if self.stash.on else ""
-        which = "PyTorch's choice of attention" if self.kernel == "any" else f"{self.kernel} attention"
+        whole = self.kernels.whole
+        which = "PyTorch's choice of attention" if whole == "any" else f"{whole} attention"
         return f"lean: {which}, {small}{away}"
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -94,7 +95,7 @@ class Lean:
             if self.shared is None:
                 cos, sin = kwargs["position_embeddings"]
                 rich = self._rich(hidden_states, own)
-                self.shared = Pass(cos, sin, self.seen, self.step, self.steps, self.stash, self.kernel, rich)
+                self.shared = Pass(cos, sin, self.seen, self.step, self.steps, self.stash, self.kernels, rich)
             if self.still:
                 return layer.function().apply(own, self.shared, hidden_states, last, *learns)
             now = parts.renewed(own)

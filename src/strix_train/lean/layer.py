@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strix_train.lean import attend
-from strix_train.lean.attend import Kernel, Seen
+from strix_train.lean.attend import Choice, Seen
 from strix_train.lean.linear import Gradients, Shared, cast
 from strix_train.lean.parts import Parts
 from strix_train.lean.stash import Stash
@@ -36,7 +36,7 @@ class Pass:
     step: int
     steps: Any
     stash: Stash
-    kernel: Kernel
+    kernels: Choice
     rich: bool = False
 
     def slices(self, rows: int) -> Iterator[tuple[slice, Seen, Any, Any]]:
@@ -102,7 +102,7 @@ class Work:
         """
         parts, width = self.parts, x.shape[-1]
         _, _, (q, k, v), _ = self.heads(x, *turns)
-        found, saved = attend.ahead(q, k, v, seen, parts.scale, self.shared.kernel)
+        found, saved = attend.ahead(q, k, v, seen, parts.scale, self.shared.kernels)
         del q, k, v
         flat = x.reshape(-1, width)
         middle, _ = self.after(flat, found.reshape(len(flat), -1))
@@ -142,7 +142,7 @@ class Work:
 
         `half` is called when the gated part, which takes the most memory, is done.
         """
-        parts, preferred = self.parts, self.shared.kernel
+        parts, preferred = self.parts, self.shared.kernels
         flat, outer = x.reshape(-1, x.shape[-1]), grad.reshape(-1, x.shape[-1])
         if kept:
             found, middle, *saved = kept
