@@ -115,3 +115,39 @@ def test_a_loss_or_a_head_of_another_kind_is_left_alone(workshop: Workshop) -> N
     adapted = get_peft_model(made, LoraConfig(r=4, target_modules=["lm_head"], task_type="CAUSAL_LM"))
     assert not chunkedloss.install(adapted)
     assert adapted(**batch(1)).logits is not None
+
+
+@pytest.mark.parametrize(("dtype", "outer"), [("bfloat16", 1.0), ("float16", 2.0**17), ("float32", 1.0)])
+def test_gradients_are_divided_in_32_bits(dtype: str, outer: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1/1537 is that of 1536 in bf16, also where numbers of 8 bits are multiplied with it; 2**17 is infinite in fp16.
+
+    Mean factors tell, single numbers are rounded. Few rows at a time, the last ones not as many.
+    """
+    import torch
+
+    torch.manual_seed(5)
+    kind, items, width = getattr(torch, dtype), 1537, 64
+    monkeypatch.setattr(chunkedloss, "_CHUNK", 4 * 4 * width * 7)
+    hidden = torch.randn(2, 50, width, dtype=kind)
+    weight = torch.randn(300, width, dtype=kind) * 0.1
+    labels = torch.randint(0, 300, (2, 50))
+
+    def found(divisor: int, times: float) -> list[Any]:
+        both = [each.detach().clone().requires_grad_() for each in (hidden, weight)]
+        (chunkedloss.loss(both[0], both[1], labels, divisor) * times).backward()
+        return [each.grad.double() for each in both]
+
+    for grad, one in zip(found(items, outer), found(1, 1.0), strict=True):
+        assert bool(grad.isfinite().all())
+        factor = float((grad * one).sum() / (one * one).sum())
+        assert factor * items / outer == pytest.approx(1.0, abs=1e-4)
+
+
+def test_a_gradient_is_scaled_in_its_own_place() -> None:
+    import torch
+
+    for kind in (torch.bfloat16, torch.float32, torch.float64):
+        grad = torch.ones(5, 3, dtype=kind)
+        same = chunkedloss.scaled(grad, torch.tensor(0.375))
+        assert same is grad
+        assert bool((grad == 0.375).all())

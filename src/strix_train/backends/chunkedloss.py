@@ -8,6 +8,7 @@ so that nothing of that size is saved and no product is computed twice. Tokens t
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 from strix_train.encode import IGNORED
@@ -91,12 +92,18 @@ def loss(
         weight = weight.detach()  # an autograd function is told of gradients that nobody is going to ask for
     targets = shifted.reshape(-1).to(hidden.device)
     learned = (targets != IGNORED).nonzero()[:, 0]
-    total = _summed().apply(hidden.reshape(-1, hidden.shape[-1]), weight, targets[learned], cap, learned)
     if items is None:
         items = len(learned)
     elif torch.is_tensor(items):
-        items = items.to(total.device)
+        items = items.to(hidden.device)
+    first = mantissa(float(items)) if torch.is_grad_enabled() else 1.0
+    total = _summed().apply(hidden.reshape(-1, hidden.shape[-1]), weight, targets[learned], cap, learned, first)
     return total / items
+
+
+def mantissa(items: float) -> float:
+    """Return 1/items times a power of two, from 1 up to 2."""
+    return 2 * math.frexp(1 / items)[0] if items > 0 else 1.0
 
 
 @functools.cache
@@ -107,11 +114,15 @@ def _summed() -> Any:
     class Summed(torch.autograd.Function):  # type: ignore[misc]
         """Summed cross entropy of hidden states (tokens, width) through an output layer (vocabulary, width).
 
-        `targets`: of the tokens whose numbers are in `learned`, of all where that is None.
+        `targets`: of the tokens whose numbers are in `learned`, of all where that is None. `first`: a factor of what
+        the sum is multiplied with later, which gradients get before they are rounded to 16 bits. What is left for then
+        is a power of two mostly, which rounds nothing; a number rounded twice can miss a factor altogether.
         """
 
         @staticmethod
-        def forward(ctx: Any, hidden: Any, weight: Any, targets: Any, cap: float | None, learned: Any = None) -> Any:
+        def forward(
+            ctx: Any, hidden: Any, weight: Any, targets: Any, cap: float | None, learned: Any = None, first: float = 1.0
+        ) -> Any:
             kind = hidden.device.type
             dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
             small = None if cap is not None or dtype == torch.float32 else steps.of(hidden.device)
@@ -137,10 +148,11 @@ def _summed() -> Any:
                         )
                         total += lost
                     if for_hidden is not None:
-                        for_hidden[rows] = (grad @ some).to(for_hidden.dtype)
+                        for_hidden[rows] = _product(grad, some, first).to(for_hidden.dtype)
                     if for_weight is not None:
-                        for_weight += grad.T @ part
+                        for_weight += _product(grad.T, part, first)
                     del scores, grad  # or they would live beside those of the next chunk
+            ctx.first = first
             ctx.grads = [for_hidden, None if for_weight is None else for_weight.to(weight.dtype)]
             return total
 
@@ -149,12 +161,32 @@ def _summed() -> Any:
             [scale] = outer
             if ctx.grads is None:
                 raise RuntimeError("the gradients of this loss were taken already")
-            # in place: each is as large as what it is the gradient of
-            found = [None if grad is None else grad.mul_(scale.to(grad.dtype)) for grad in ctx.grads]
+            found = [None if grad is None else scaled(grad, scale / ctx.first) for grad in ctx.grads]
             ctx.grads = None
-            return *found, None, None, None
+            return *found, None, None, None, None
 
     return Summed
+
+
+def _product(one: Any, other: Any, factor: float) -> Any:
+    """Return the product of two matrices and a factor, rounded once."""
+    import torch
+
+    out = torch.empty(one.shape[0], other.shape[1], dtype=one.dtype, device=one.device)
+    return torch.addmm(out, one, other, beta=0, alpha=factor, out=out)
+
+
+def scaled(grad: Any, scale: Any) -> Any:
+    """Multiply a gradient (rows, width) in its own place, since it is large, by a scalar in 32 bits.
+
+    A scalar in 16 bits would be off by up to 0.4 %, and all gradients with it, or be infinite. Some rows at a time take
+    less memory in 32 bits than a chunk of the loss did.
+    """
+    if grad.element_size() >= scale.element_size():
+        return grad.mul_(scale)
+    for rows in grad.split(max(1, _CHUNK // 4 // (4 * grad.shape[-1]))):
+        rows.copy_(rows.float().mul_(scale))
+    return grad
 
 
 def _plainly(scores: Any, targets: Any, cap: float | None, *, back: bool) -> tuple[Any, Any]:
