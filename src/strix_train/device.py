@@ -53,7 +53,7 @@ def find(*, use_gpu: bool = True) -> Device:
         if kind == "rocm" and arch and arch not in name:
             name = f"{name} ({arch})"
         bf16 = has_bf16(arch, bool(torch.cuda.is_bf16_supported()))
-        unified = kind == "rocm" and (arch in UNIFIED or bool(getattr(found, "is_integrated", False)))
+        unified = arch in UNIFIED or bool(getattr(found, "is_integrated", False))
         return Device(f"cuda:{index}", kind, name, build, int(found.total_memory), bf16, True, arch, unified)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Device("cpu", "cpu", _cpu_name(), _cpu_build(), memory, _cpu_has_bf16(), False)

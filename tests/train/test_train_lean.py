@@ -519,3 +519,28 @@ print("same")
     env = os.environ | {"TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.stdout.strip() == "same", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("hip", "facts", "unified"),
+    [
+        (None, {"name": "NVIDIA GB10", "is_integrated": 1}, True),
+        (None, {"name": "NVIDIA H200", "is_integrated": 0}, False),
+        ("7.2", {"name": "Radeon 8060S", "is_integrated": 0, "gcnArchName": "gfx1151"}, True),
+        ("7.2", {"name": "AMD Instinct", "is_integrated": 0, "gcnArchName": "gfx942:sramecc+"}, False),
+    ],
+)
+def test_memory_that_the_gpu_and_the_system_share_is_known_on_any_make(
+    hip: str | None, facts: dict[str, Any], unified: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from strix_train import device
+
+    gpu = SimpleNamespace(total_memory=2**37, **facts)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    for name, value in (("is_available", True), ("device_count", 1), ("set_device", None), ("is_bf16_supported", True)):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
+    found = device.find()
+    assert (found.kind, found.unified) == ("rocm" if hip else "cuda", unified)
