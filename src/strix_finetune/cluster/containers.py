@@ -128,16 +128,18 @@ class Container:
         self._on_output(data)
 
     def _wait(self) -> None:
-        """The engine answers when it has ended: nobody asks again and again."""
+        """The end of its output is its own, and then the engine answers at once.
+
+        Podman, asked before that by Docker's API, looks for the end without a pause, on half a core of that node.
+        """
         api: Any = self._engine.api
+        self._threads[0].join()
         try:
             code = int(api.wait(self.name, timeout=None)["StatusCode"])
             state = api.inspect_container(self.name)["State"]
         except Exception:  # noqa: BLE001 (whatever it is, who supervises waits for a word)
             self._on_end(None, False, self.reached.lost())
             return
-        # what it printed last is on its way
-        self._threads[0].join(5)
         self._on_end(code, bool(state.get("OOMKilled")), "")
 
 
