@@ -174,6 +174,7 @@ class _Starting:
 
     def _start(self, reached: Reached, image: str, rdma: bool) -> Agent:
         from strix_finetune.engine import running, tty, wire
+        from strix_finetune.engine.drivers import PID_LABEL
         from strix_finetune.engine.failures import engine_errors
         from strix_finetune.engine.specs import docker_spec, podman_spec
 
@@ -194,6 +195,9 @@ class _Starting:
                 raise AgentLost(Problem(f"node {reached.node.name}: the check was ended"))
             # before it exists: a creation that is interrupted is undone as well
             self._ends.append(end)
+        # what an engine that ended with a killed driver could not remove any more
+        with suppress(StrixError):
+            reached.engine.reap(PID_LABEL)
         request = _request(reached, image, rdma)
         labels = {LABEL: "agent", **driver_labels()}
         with engine_errors(f"start the agent on node {reached.node.name}", info.url):
