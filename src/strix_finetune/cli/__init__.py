@@ -7,6 +7,8 @@ import errno
 import importlib
 import re
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
@@ -46,15 +48,23 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """Imports a command's module when the command is called, not to list it."""
+    """Imports a command's module when the command is called, not to list it.
+
+    `table`: command → (module:attribute, what help says of it). `under`: what stands before a command's name.
+    """
+
+    def __init__(self, *args: Any, table: Mapping[str, tuple[str, str]], under: str = "", **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._table = table
+        self._under = under
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(self._table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self._table:
             return None
-        module, attribute = COMMANDS[cmd_name][0].split(":")
+        module, attribute = self._table[cmd_name][0].split(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
@@ -62,16 +72,20 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            raise InputError(f"there is no command '{args[0]}'", cure=nearest(args[0], list(COMMANDS)))
+        if args and not args[0].startswith("-") and args[0] not in self._table:
+            raise InputError(f"there is no command '{self._under}{args[0]}'", cure=nearest(args[0], list(self._table)))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in self._table.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=LazyGroup,
+    table=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(package_name="strix-finetune", prog_name="strix-finetune")
 def root() -> None:
     """Locked, layered, smoke-tested images for fine-tuning LLMs on AMD GPUs."""
