@@ -105,6 +105,7 @@ def emit(
 
     from strix_finetune import caches, hostgpu, names
     from strix_finetune.cli import emitbuilds
+    from strix_finetune.cli.emitout import out
     from strix_finetune.emit import KINDS, Values, render
     from strix_finetune.errors import InputError
     from strix_finetune.paths import find
@@ -173,15 +174,4 @@ def emit(
         module=module,
     )
     made = render(kind, values, find().toolbox)
-    if output is None:
-        for number, file in enumerate(made):
-            if len(made) > 1:
-                click.echo(f"{'' if number == 0 else chr(10)}# file: {file.name}")
-            click.echo(file.text, nl=False)
-        return 0
-
-    from strix_finetune.emitted import write
-
-    for path in write(made, output, force=force):
-        click.echo(f"wrote {path}", err=True)
-    return 0
+    return out(made, output, force=force)

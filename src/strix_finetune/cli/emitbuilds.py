@@ -71,7 +71,7 @@ def actions(
     force: bool,
 ) -> int:
     """Print or write a workflow that builds, tests and pushes each target."""
-    from strix_finetune.emitted import write
+    from strix_finetune.cli.emitout import out
     from strix_finetune.paths import find
     from strix_finetune.workflow import render
     from strix_finetune.workspace import open_workspace
@@ -79,12 +79,7 @@ def actions(
     rows = [open_workspace(Options(target, channel, images=images), os.environ).stack for target in targets]
     pairs = tuple((stack.target.id, stack.channel.name) for stack in rows)
     made = render(pairs, find().toolbox, to=to, runner=runner)
-    if output is None:
-        click.echo(made.text, nl=False)
-        return 0
-    for path in write((made,), output, force=force):
-        click.echo(f"wrote {path}", err=True)
-    return 0
+    return out((made,), output, force=force)
 
 
 def _rendered(options: Options) -> Rendered:

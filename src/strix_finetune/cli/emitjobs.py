@@ -58,6 +58,7 @@ def options(command: _Any) -> _Any:
 def emit(kind: str, given: Mapping[str, Any]) -> int:
     """Print or write the definition. `given`: all that the command line said."""
     from strix_finetune import caches, jobs
+    from strix_finetune.cli.emitout import out
     from strix_finetune.errors import InputError
     from strix_finetune.names import final_ref
     from strix_finetune.paths import find
@@ -85,7 +86,7 @@ def emit(kind: str, given: Mapping[str, Any]) -> int:
         },
     }
     made = _slurm(common, way, given) if kind == "slurm" else _kubernetes(common, way, given)
-    return _out(made, given["output"], force=given["force"])
+    return out((made,), given["output"], force=given["force"])
 
 
 def _slurm(common: Mapping[str, Any], way: str, given: Mapping[str, Any]) -> Emitted:
@@ -119,14 +120,3 @@ def _kubernetes(common: Mapping[str, Any], way: str, given: Mapping[str, Any]) -
         **{name: given[name] for name in ("claim", "storage", "storage_class", "secret", "adapter", "restarts")},
     )
     return render(job, find().toolbox)
-
-
-def _out(made: Emitted, output: Path | None, *, force: bool) -> int:
-    if output is None:
-        click.echo(made.text, nl=False)
-        return 0
-    from strix_finetune.emitted import write
-
-    for path in write((made,), output, force=force):
-        click.echo(f"wrote {path}", err=True)
-    return 0
