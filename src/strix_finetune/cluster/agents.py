@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from strix_finetune.cluster.agentfile import program
 from strix_finetune.cluster.reach import Reached
 from strix_finetune.engine.base import RunRequest
-from strix_finetune.engine.drivers import driver_labels
 from strix_finetune.errors import EngineError, Problem, StrixError, WorkError
 
 if TYPE_CHECKING:
@@ -173,10 +172,9 @@ class _Starting:
             return error
 
     def _start(self, reached: Reached, image: str, rdma: bool) -> Agent:
-        from strix_finetune.engine import running, tty, wire
+        from strix_finetune.engine import running, tty
         from strix_finetune.engine.drivers import PID_LABEL
         from strix_finetune.engine.failures import engine_errors
-        from strix_finetune.engine.specs import docker_spec, podman_spec
 
         engine: SdkEngine = reached.engine  # type: ignore[assignment]  # the one implementation that is connected
         api, info = engine.api, engine.info
@@ -199,21 +197,13 @@ class _Starting:
         with suppress(StrixError):
             reached.engine.reap(PID_LABEL)
         request = _request(reached, image, rdma)
-        labels = {LABEL: "agent", **driver_labels()}
-        with engine_errors(f"start the agent on node {reached.node.name}", info.url):
-            if info.kind == "podman":
-                spec = podman_spec(request, info, labels, init=True, terminal=False)
-                # the limits that are there are that machine's, not ours
-                spec["r_limits"] = limits(reached) if request.memlock is not None else []
-                spec |= {"remove": True, "init": False}
-                path = "/libpod/containers/create"
-                wire.call(
-                    api, "POST", path, f"start the agent on node {reached.node.name}", body={"name": name, **spec}
-                )
-            else:
-                spec = docker_spec(request, info, labels, init=True, terminal=False)
-                spec["HostConfig"] |= {"AutoRemove": True, "Init": False}
-                api.create_container_from_config(spec, name)  # type: ignore[no-untyped-call]
+        doing = f"start the agent on node {reached.node.name}"
+        # the limits that are there are that machine's, not ours
+        locks = limits(reached) if request.memlock is not None else []
+        with engine_errors(doing, info.url):
+            running.create(
+                api, request, name, info, doing, init=None, labels={LABEL: "agent"}, limits=locks, passing=True
+            )
             api.put_archive(name, "/", running.archive({_INSIDE: program()}))
             attached = tty.attached(api, name, {"stdout": 1, "stderr": 1, "stream": 1, "stdin": 1})
             link = attached.__enter__()

@@ -18,7 +18,6 @@ from strix_finetune.caches import TOKEN
 from strix_finetune.cluster.agents import LABEL, limits
 from strix_finetune.cluster.reach import Reached
 from strix_finetune.engine.base import RunRequest
-from strix_finetune.engine.drivers import driver_labels
 from strix_finetune.errors import StrixError
 
 if TYPE_CHECKING:
@@ -57,25 +56,16 @@ class Container:
 
     def create(self) -> None:
         """Make it and attach to it, so that nothing it says is missed. Raises EngineError."""
-        from strix_finetune.engine import tty, wire
+        from strix_finetune.engine import running, tty
         from strix_finetune.engine.failures import engine_errors
-        from strix_finetune.engine.specs import docker_spec, podman_spec
 
         api, info, request = self._engine.api, self._engine.info, self._request
-        labels = {LABEL: "train", **driver_labels()}
         doing = f"start the training on node {self.reached.node.name}"
+        # the limits that are there are that machine's, not ours
+        locks = limits(self.reached) if request.memlock is not None else []
         with engine_errors(doing, info.url):
-            if info.kind == "podman":
-                spec = podman_spec(request, info, labels, init=True, terminal=False)
-                # the limits that are there are that machine's, not ours
-                spec["r_limits"] = limits(self.reached) if request.memlock is not None else []
-                # what is started handles signals, as process 1 as well
-                spec["init"] = False
-                wire.call(api, "POST", "/libpod/containers/create", doing, body={"name": self.name, **spec})
-            else:
-                spec = docker_spec(request, info, labels, init=True, terminal=False)
-                spec["HostConfig"]["Init"] = False
-                api.create_container_from_config(spec, self.name)  # type: ignore[no-untyped-call]
+            # what is started handles signals, as process 1 as well
+            running.create(api, request, self.name, info, doing, init=None, labels={LABEL: "train"}, limits=locks)
             if self._token:
                 over = self.reached.over
                 owner = (over.uid, over.gid) if over and not info.rootless else (0, 0)

@@ -9,9 +9,9 @@ import struct
 import tarfile
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strix_finetune.engine import keeper, tty, wire
 from strix_finetune.engine.base import EngineInfo, RunRequest, RunResult
@@ -97,7 +97,7 @@ def run(
     name = f"strix-finetune-{uuid.uuid4().hex}"
     with ongoing.container(name):
         try:
-            _create(api, request, name, info, init=init, terminal=terminal)
+            create(api, request, name, info, f"run {request.image}", init=init, terminal=terminal)
             if request.files:
                 api.put_archive(name, "/", archive(request.files))
             if not request.attended:
@@ -112,14 +112,35 @@ def run(
             remove(api, name, info)
 
 
-def _create(api: APIClient, request: RunRequest, name: str, info: EngineInfo, *, init: bool, terminal: bool) -> None:
-    labels = {**request.labels, **driver_labels()}
+def create(
+    api: APIClient,
+    request: RunRequest,
+    name: str,
+    info: EngineInfo,
+    doing: str,
+    *,
+    init: bool | None,
+    terminal: bool = False,
+    labels: Mapping[str, str] | None = None,
+    limits: Sequence[Mapping[str, Any]] | None = None,
+    passing: bool = False,
+) -> None:
+    """Create a container that is this process's. `doing`: for the sentence where it fails; `init`: see command_of.
+
+    `labels`: besides those of the request. `limits`: of another machine, where the engine is not on this one: what
+    Podman is told instead of our own. `passing`: the engine removes it when it ends.
+    """
+    given = {**request.labels, **(labels or {}), **driver_labels()}
     if info.kind == "podman":
-        spec = podman_spec(request, info, labels, init=init, terminal=terminal)
-        path, doing = "/libpod/containers/create", f"run {request.image}"
-        wire.call(api, "POST", path, doing, body={"name": name, **spec})
+        spec = podman_spec(request, info, given, init=init, terminal=terminal)
+        if limits is not None:
+            spec["r_limits"] = list(limits)
+        if passing:
+            spec["remove"] = True
+        wire.call(api, "POST", "/libpod/containers/create", doing, body={"name": name, **spec})
         return
-    spec = docker_spec(request, info, labels, init=init, terminal=terminal)
+    spec = docker_spec(request, info, given, init=init, terminal=terminal)
+    spec["HostConfig"]["AutoRemove"] = passing
     api.create_container_from_config(spec, name)  # type: ignore[no-untyped-call]
 
 

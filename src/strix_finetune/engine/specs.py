@@ -59,13 +59,16 @@ def unconfined(request: RunRequest) -> bool:
     return bool(request.mounts or request.devices) and _SELINUX.exists()
 
 
-def command_of(request: RunRequest, *, init: bool) -> list[str]:
-    """The command, which is never process 1: the kernel keeps from process 1 the signals that it does not handle."""
-    return list(request.command) if init or not request.command else [*_SHELL, *request.command]
+def command_of(request: RunRequest, *, init: bool | None) -> list[str]:
+    """The command, which is not process 1: the kernel keeps from process 1 the signals that it does not handle.
+
+    `init`: whether the engine's own stands before it, else a shell does; None: it handles signals, as process 1 too.
+    """
+    return [*_SHELL, *request.command] if init is False and request.command else list(request.command)
 
 
 def docker_spec(
-    request: RunRequest, info: EngineInfo, labels: dict[str, str], *, init: bool, terminal: bool
+    request: RunRequest, info: EngineInfo, labels: dict[str, str], *, init: bool | None, terminal: bool
 ) -> dict[str, Any]:
     """The body of Docker's POST /containers/create.
 
@@ -90,7 +93,7 @@ def docker_spec(
             if not is_cdi(device)
         ],
         "GroupAdd": list(request.group_add),
-        "Init": init,
+        "Init": bool(init),
     }
     if labelled := [mount for mount in request.mounts if mount.relabel]:
         host["Binds"] = [f"{mount.source}:{mount.target}:{'ro' if mount.read_only else 'rw'},z" for mount in labelled]
@@ -129,7 +132,7 @@ def docker_spec(
 
 
 def podman_spec(
-    request: RunRequest, info: EngineInfo, labels: dict[str, str], *, init: bool, terminal: bool
+    request: RunRequest, info: EngineInfo, labels: dict[str, str], *, init: bool | None, terminal: bool
 ) -> dict[str, Any]:
     """The body of Podman's POST /libpod/containers/create."""
     keep_groups = KEEP_GROUPS in request.group_add
@@ -151,7 +154,7 @@ def podman_spec(
         "groups": [] if keep_groups else list(request.group_add),
         "stdin": request.interactive,
         "terminal": terminal,
-        "init": init,
+        "init": bool(init),
         "create_working_dir": True,
     }
     if keep_groups:
