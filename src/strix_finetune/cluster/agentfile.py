@@ -6,14 +6,15 @@ import io
 import pkgutil
 import zipfile
 
-_MODULES = ("__init__", "__main__", "collective", "facts", "mtu", "netlink", "probe", "rdma", "reduce", "serve")
-
 
 def program() -> bytes:
     """The agent as one file that Python runs."""
+    from strix_train import agent
+
+    modules = ["__init__", *(found.name for found in pkgutil.iter_modules(agent.__path__))]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for name in _MODULES:
+        for name in modules:
             source = pkgutil.get_data("strix_train.agent", f"{name}.py")
             assert source
             archive.writestr(f"strix_agent/{name}.py", source)

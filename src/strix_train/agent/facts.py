@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from . import netlink, rdma
+from .sysfs import names, read
 
 # of which another version on another node computes or saves something else
 PACKAGES = (
@@ -48,13 +49,13 @@ def facts(seconds: float, folder: str = "/", root: str = "/") -> dict[str, Any]:
         "shm_bytes": _shm(),
         "memlock_bytes": _limit(),
         "kernel": platform.release(),
-        "command_line": _read(base / "proc/cmdline").strip(),
-        "iommu_groups": len(_names(base / "sys/kernel/iommu_groups")),
+        "command_line": read(base / "proc/cmdline"),
+        "iommu_groups": len(names(base / "sys/kernel/iommu_groups")),
         "ttm_pages": next(iter(_numbers(base / "sys/module/ttm/parameters/pages_limit")), 0),
-        "cwsr": _read(base / "sys/module/amdgpu/parameters/cwsr_enable").strip(),
+        "cwsr": read(base / "sys/module/amdgpu/parameters/cwsr_enable"),
         "gpus": _gpus(base),
         "rdma": rdma.adapters(base),
-        "uverbs": _names(base / "dev/infiniband"),
+        "uverbs": names(base / "dev/infiniband"),
         "python": platform.python_version(),
         "packages": _packages(),
         "image_key": os.environ.get("STRIX_IMAGE_KEY", ""),
@@ -98,14 +99,14 @@ def interfaces() -> list[dict[str, Any]]:
 
 def _up(base: Path) -> bool:
     """Whether it carries something; the loopback and tunnels say "unknown" of themselves."""
-    state = _read(base / "operstate").strip()
-    flags = int(_read(base / "flags").strip() or "0", 16)
+    state = read(base / "operstate")
+    flags = int(read(base / "flags") or "0", 16)
     return bool(flags & 1) and state in ("up", "unknown", "")
 
 
 def _kind(base: Path, name: str) -> str:
     """What it is: by what the kernel shows of it, not by its name, where that is possible."""
-    if _read(base / "type").strip() == "772":
+    if read(base / "type") == "772":
         return "loopback"
     if (base / "bridge").exists():
         return "bridge"
@@ -113,7 +114,7 @@ def _kind(base: Path, name: str) -> str:
         return "wireless"
     if (base / "tun_flags").exists() or name.startswith(("wg", "tailscale")):
         return "tunnel"
-    uevent = _read(base / "uevent")
+    uevent = read(base / "uevent")
     if "DEVTYPE=" in uevent:
         return uevent.partition("DEVTYPE=")[2].split("\n")[0]
     driver = base / "device/driver"
@@ -136,13 +137,13 @@ def _gpus(base: Path) -> list[str]:
     """GPU targets that the kernel's compute driver shows to this container, or names of NVIDIA's."""
     found = []
     nodes = base / "sys/class/kfd/kfd/topology/nodes"
-    for node in sorted(_names(nodes), key=lambda name: (len(name), name)):
-        fields = dict(line.split(" ", 1) for line in _read(nodes / node / "properties").splitlines() if " " in line)
+    for node in sorted(names(nodes), key=lambda name: (len(name), name)):
+        fields = dict(line.split(" ", 1) for line in read(nodes / node / "properties").splitlines() if " " in line)
         version = int(fields.get("gfx_target_version", "0") or 0)
         if version and (base / "dev/kfd").exists():
             found.append(f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}")
     nvidia = base / "proc/driver/nvidia/gpus"
-    found += [f"nvidia {name}" for name in _names(nvidia) if (base / "dev/nvidiactl").exists()]
+    found += [f"nvidia {name}" for name in names(nvidia) if (base / "dev/nvidiactl").exists()]
     return found
 
 
@@ -158,7 +159,7 @@ def _packages() -> dict[str, str]:
 
 def _memory(base: Path) -> dict[str, int]:
     found = {}
-    for line in _read(base / "proc/meminfo").splitlines():
+    for line in read(base / "proc/meminfo").splitlines():
         name, _, rest = line.partition(":")
         words = rest.split()
         if words and words[0].isdigit():
@@ -179,18 +180,4 @@ def _limit() -> int:
 
 
 def _numbers(path: Path) -> list[int]:
-    return [int(word) for word in _read(path).split() if word.lstrip("-").isdigit()]
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return sorted(entry.name for entry in folder.iterdir())
-    except OSError:
-        return []
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""
+    return [int(word) for word in read(path).split() if word.lstrip("-").isdigit()]
