@@ -214,7 +214,11 @@ def start(part: str, folder: Path, options: argparse.Namespace) -> int:
     for path in folder.glob("*.rank*.json"):
         if path.name.partition(".")[0] in {_short(run.name) for run in PARTS[part]}:
             path.unlink()
-    env = _environment() | (SOCKETS if part == "slow" else {})
+    env = (
+        random_model.environment()
+        | {"STRIX_DIST_TIMEOUT": "120", "PYTHONUNBUFFERED": "1"}
+        | (SOCKETS if part == "slow" else {})
+    )
     if part == "slow":
         # what cluster check would measure there: the loopback, told as a link between machines
         env |= {"STRIX_LINK_GBIT": "25", "STRIX_LINK_US": "60"}
@@ -233,22 +237,9 @@ def start(part: str, folder: Path, options: argparse.Namespace) -> int:
         return 1
 
 
-def _environment() -> dict[str, str]:
-    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "STRIX_DIST_TIMEOUT": "120"}
-    here = str(Path(__file__).resolve().parents[1])
-    path = os.pathsep.join(filter(None, [str(Path(here) / "src"), here, os.environ.get("PYTHONPATH", "")]))
-    return os.environ | offline | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
-
-
 def prepare(folder: Path, *, tiny: bool) -> None:
     """Make the model, in a process of its own, and the text."""
-    if not (folder / "model" / "tokenizer.json").is_file():
-        code = (
-            "import json, sys\nfrom pathlib import Path\nfrom bench import random_model\n"
-            "print(f'{random_model.make(json.loads(sys.argv[1]), Path(sys.argv[2])):.0f} s to make the model')"
-        )
-        value = json.dumps(random_model.config(SHAPE, tiny=tiny))
-        subprocess.run([sys.executable, "-c", code, value, str(folder / "model")], check=True, env=_environment())
+    random_model.made(random_model.config(SHAPE, tiny=tiny), folder / "model")
     words = random_model.WORDS
     texts = [{"text": " ".join(words[(row * at + at) % len(words)] for at in range(2600))} for row in range(1, 401)]
     random_model.write(folder / "text.jsonl", texts[:40] if tiny else texts)

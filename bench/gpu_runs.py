@@ -113,29 +113,16 @@ class Part:
         path = self.folder / "models" / f"{shape.rpartition('/')[2]}-{layers or 'all'}"
         if self.model and self.model[1] != path:
             shutil.rmtree(self.model[1], ignore_errors=True)
-        if not (path / "tokenizer.json").is_file():
-            value = random_model.config(shape, layers=layers, tiny=self.options.tiny, spoken=spoken)
-            code = (
-                "import json, sys\nfrom pathlib import Path\nfrom bench import random_model\n"
-                "print(f'{random_model.make(json.loads(sys.argv[1]), Path(sys.argv[2])):.0f} s to make the model')"
-            )
-            subprocess.run([sys.executable, "-c", code, json.dumps(value), str(path)], check=True, env=_environment())
+        random_model.made(random_model.config(shape, layers=layers, tiny=self.options.tiny, spoken=spoken), path)
         self.model = (shape, path)
         return path
-
-
-def _environment() -> dict[str, str]:
-    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "UNSLOTH_DISABLE_STATISTICS": "1"}
-    here = str(Path(__file__).resolve().parents[1])
-    path = os.pathsep.join(filter(None, [str(Path(here) / "src"), here, os.environ.get("PYTHONPATH", "")]))
-    return os.environ | offline | {"PYTHONPATH": path}
 
 
 def measure(part: Part, wanted: Sequence[Wanted]) -> None:
     """Run cells, each in a process of its own, and print the table."""
     done = part.done()
     machine = machines.here()
-    os.environ.update(_environment())
+    os.environ.update(random_model.environment())
     for number, each in enumerate(wanted, start=1):
         if each.name in done:
             continue
@@ -192,7 +179,7 @@ def _train(part: Part, name: str, recipe: dict[str, Any]) -> list[dict[str, Any]
     work = part.folder / name
     shutil.rmtree(work, ignore_errors=True)
     words = [sys.executable, "-m", "strix_train", "run", str(path), "--run-dir", str(work)]
-    done = subprocess.run(words, env=_environment(), timeout=part.options.limit)
+    done = subprocess.run(words, env=random_model.environment(), timeout=part.options.limit)
     if done.returncode:
         raise SystemExit(f"{name} ended with {done.returncode}")
     for folder in ("adapter", "model"):

@@ -18,7 +18,6 @@ from typing import Any
 
 from bench import gpu_compare, gpu_profile, random_model
 from bench.gpu_compare import GIB, SIZES, TINY
-from bench.gpu_runs import _environment
 from bench.gpu_trainer import Ours, Stage, quiet_environment, recipe
 
 SHAPE = "unsloth/Meta-Llama-3.1-8B"
@@ -26,15 +25,7 @@ SHAPE = "unsloth/Meta-Llama-3.1-8B"
 
 def model(out: Path, *, tiny: bool) -> Path:
     """Return the folder of the model with random weights; it is made in a process of its own."""
-    path = out / ("tiny" if tiny else "model")
-    if not (path / "tokenizer.json").is_file():
-        code = (
-            "import json, sys\nfrom pathlib import Path\nfrom bench import random_model\n"
-            "print(f'{random_model.make(json.loads(sys.argv[1]), Path(sys.argv[2])):.0f} s to make the model')"
-        )
-        value = json.dumps(random_model.config(SHAPE, tiny=tiny))
-        subprocess.run([sys.executable, "-c", code, value, str(path)], check=True, env=_environment())
-    return path
+    return random_model.made(random_model.config(SHAPE, tiny=tiny), out / ("tiny" if tiny else "model"))
 
 
 # What may be tried inside a running trainer: a name, and what is entered before its steps.
@@ -129,7 +120,7 @@ def compare(options: argparse.Namespace) -> None:
         words = [side, str(options.out), str(folder), str(options.bits), options.backend]
         command = [sys.executable, "-m", "bench.gpu_compare", *words, "tiny" if options.tiny else "real"]
         began = time.monotonic()
-        with subprocess.Popen(command, env=_environment(), stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(command, env=random_model.environment(), stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 if line.startswith("RESULT "):

@@ -265,9 +265,8 @@ def clean() -> None:
 @contextmanager
 def quiet_environment() -> Any:
     """Set what keeps the libraries off the network, before they are imported."""
-    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "UNSLOTH_DISABLE_STATISTICS": "1"}
-    before = {name: os.environ.get(name) for name in offline}
-    os.environ.update(offline)
+    before = {name: os.environ.get(name) for name in random_model.OFFLINE}
+    os.environ.update(random_model.OFFLINE)
     try:
         yield
     finally:
