@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import tiny_models as tiny
 from scenarios import scenarios
+from several import Crowd
 from workshop import Done, Forks, Workshop
 
 DEMO_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -68,6 +69,14 @@ def forks(workshop: Workshop) -> Iterator[Callable[[str], Forks]]:
     yield of
     for each in started.values():
         each.close()
+
+
+@pytest.fixture(scope="session")
+def crowd(workshop: Workshop) -> Iterator[Crowd]:
+    """The process that runs `train` as several ranks, on the backend hf."""
+    found = Crowd(workshop, "hf")
+    yield found
+    found.process.communicate()
 
 
 @pytest.fixture(scope="session")

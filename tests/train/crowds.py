@@ -9,7 +9,6 @@ kill to the end of the last rank}. The variables are those that torchrun sets; n
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -21,27 +20,6 @@ from typing import Any
 import forks
 
 _LONGEST = 120.0
-
-
-def main(backend: str) -> None:
-    from strix_train import environment
-
-    environment.prepare(offline=True)
-    from strix_train import backends
-
-    with tempfile.TemporaryFile() as noise:
-        kept = os.dup(1)
-        os.dup2(noise.fileno(), 1)
-        backends.start(backends.Choice(backend, "", True))
-        import datasets  # noqa: F401
-        import peft  # noqa: F401
-        import torch.distributed.fsdp  # noqa: F401
-        import transformers.trainer  # noqa: F401
-
-        sys.stdout.flush()
-        os.dup2(kept, 1)
-    for line in sys.stdin:
-        print(json.dumps(crowd(**json.loads(line))), flush=True)
 
 
 def free_port() -> int:
@@ -80,12 +58,8 @@ def crowd(ranks: list[dict[str, Any]], kill: dict[str, Any] | None = None) -> di
         time.sleep(0.005)
     found = []
     for child, out, err in children:
-        texts = []
-        for stream in (out, err):
-            stream.seek(0)
-            texts.append(stream.read().decode())
-            stream.close()
-        found.append({"code": codes[child], "out": texts[0], "err": texts[1]})
+        with out, err:
+            found.append({"code": codes[child], "out": forks.read(out), "err": forks.read(err)})
     now = time.monotonic()
     return {"ranks": found, "seconds": now - began, "after": now - killed if killed else 0.0}
 
@@ -98,4 +72,4 @@ def still() -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    forks.serve(sys.argv[1], crowd)

@@ -15,13 +15,15 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 _LONGEST = 300.0
 
 
-def main(backend: str) -> None:
+def serve(backend: str, answer: Callable[..., dict[str, Any]]) -> None:
+    """Import what a backend trains with, and answer each line of standard input."""
     from strix_train import environment
 
     environment.prepare(offline=True)
@@ -33,12 +35,13 @@ def main(backend: str) -> None:
         backends.start(backends.Choice(backend, "", True))
         import datasets  # noqa: F401
         import peft  # noqa: F401
+        import torch.distributed.fsdp  # noqa: F401
         import transformers.trainer  # noqa: F401
 
         sys.stdout.flush()
         os.dup2(kept, 1)
     for line in sys.stdin:
-        print(json.dumps(one(**json.loads(line))), flush=True)
+        print(json.dumps(answer(**json.loads(line))), flush=True)
 
 
 def one(words: list[str], kill: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -58,14 +61,17 @@ def one(words: list[str], kill: dict[str, Any] | None = None) -> dict[str, Any]:
             pid, found = os.waitpid(child, os.WNOHANG)
             status = found if pid else None
             time.sleep(0.002)
-        texts = []
-        for stream in (out, err):
-            stream.seek(0)
-            texts.append(stream.read().decode())
+        texts = [read(stream) for stream in (out, err)]
     # a child that had ended already when the signal was sent was not hit by it
     hit = alive and (kill is None or kill["signal"] != signal.SIGKILL or os.WIFSIGNALED(status))
     code = os.waitstatus_to_exitcode(status)
     return {"code": code, "out": texts[0], "err": texts[1], "seconds": time.monotonic() - began, "alive": hit}
+
+
+def read(stream: IO[bytes]) -> str:
+    """What was written to a file that is still open."""
+    stream.seek(0)
+    return stream.read().decode()
 
 
 def due(kill: dict[str, Any], now: float) -> bool:
@@ -92,4 +98,4 @@ def run(words: list[str], out: int, err: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    serve(sys.argv[1], one)

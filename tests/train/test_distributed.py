@@ -6,19 +6,11 @@ import json
 import shutil
 import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from several import Crowd, apart
 from workshop import Workshop, metrics, report
-
-
-@pytest.fixture(scope="module")
-def crowd(workshop: Workshop) -> Iterator[Crowd]:
-    found = Crowd(workshop, "hf")
-    yield found
-    found.process.communicate()
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,6 @@ from several import Crowd, apart, weights
 from workshop import Workshop, metrics, report
 
 FSDP = ["--set", "strategy=fsdp"]
-
-
-@pytest.fixture(scope="module")
-def crowd(workshop: Workshop) -> Iterator[Crowd]:
-    found = Crowd(workshop, "hf")
-    yield found
-    found.process.communicate()
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from tests.standin.amd import NEWER, RELEASE, archives, placeholders
 from tests.standin.faults import Altered, Cut, Kind, Shortened, Slow, Status
 from tests.standin.server import Standin
 from tests.standin.tree import Tree
+from tests.unit.simple.shop import WHOLE
 
 TORCH = "torch-2.13.0+rocm10.0.0-cp313-cp313-linux_x86_64.whl"
 CORE = "rocm_sdk_core-10.0.0-py3-none-linux_x86_64.whl"
@@ -27,20 +28,6 @@ WANTED = WheelSet(
     requirements=["torch[device-{target}]==2.13.0+rocm10.0.0", "torchvision[device-{target}]==0.28.0+rocm10.0.0"],
     follow=["amd-torch-*", "amd-torchvision-*", "rocm", "rocm-*", "triton"],
 )
-# of gfx1151; what else is on the index is nobody's business here
-LOCKED = {
-    "amd-torch-device-gfx1151": "2.13.0+rocm10.0.0",
-    "amd-torch-device-gfx115x": "2.13.0+rocm10.0.0",
-    "amd-torchvision-device-gfx1151": "0.28.0+rocm10.0.0",
-    "rocm": "10.0.0",
-    "rocm-bootstrap": "0.1.0",
-    "rocm-sdk-core": "10.0.0",
-    "rocm-sdk-device-gfx1151": "10.0.0",
-    "rocm-sdk-libraries": "10.0.0",
-    "torch": "2.13.0+rocm10.0.0",
-    "torchvision": "0.28.0+rocm10.0.0",
-    "triton": "3.8.0+git4cff872c.rocm10.0.0",
-}
 
 
 @dataclass
@@ -97,7 +84,7 @@ def healthy(serving: Standin, tmp_path_factory: pytest.TempPathFactory) -> Wheel
 
 def test_the_set_of_a_target(healthy: WheelSetLock, client: Client) -> None:
     published = {item.sha256: item for item in archives(RELEASE, ["gfx1151"])}
-    assert {wheel.name: wheel.version for wheel in healthy.wheels} == LOCKED
+    assert {wheel.name: wheel.version for wheel in healthy.wheels} == WHOLE
     for wheel in healthy.wheels:
         assert wheel.sha256 in published, wheel
         assert published[wheel.sha256].size == wheel.size
@@ -171,7 +158,7 @@ def test_a_placeholder_does_not_win(tmp_path: Path) -> None:
         if empty.project.startswith("amd-torch"):
             tree.add(empty)
     with Standin(tree) as amd:
-        assert {wheel.name: wheel.version for wheel in Client(amd, tmp_path).lock().wheels} == LOCKED
+        assert {wheel.name: wheel.version for wheel in Client(amd, tmp_path).lock().wheels} == WHOLE
 
 
 FETCHED: list[tuple[Kind, int]] = [
