@@ -47,7 +47,6 @@ class Container:
         self._on_output = on_output
         self._on_end = on_end
         self._open = ExitStack()
-        self._threads: list[threading.Thread] = []
         self._spoke = threading.Event()
 
     @property
@@ -79,10 +78,7 @@ class Container:
 
         with engine_errors(f"start the training on node {self.reached.node.name}", self._engine.info.url):
             self._engine.api.start(self.name)
-        for work in (self._read, self._wait):
-            thread = threading.Thread(target=work, daemon=True, name=f"{work.__name__} {self.reached.node.name}")
-            thread.start()
-            self._threads.append(thread)
+        threading.Thread(target=self._follow, daemon=True, name=f"training on {self.reached.node.name}").start()
 
     def signal(self, name: str) -> None:
         """Have its training get a signal; one that has ended, or whose node is lost, gets none."""
@@ -107,24 +103,21 @@ class Container:
         with suppress(Exception):
             self._open.close()
 
-    def _read(self) -> None:
-        from strix_finetune.engine.running import FrameReader
-
-        with suppress(OSError, ValueError):
-            self._link.drain(FrameReader(self._hear).feed, None)
-
     def _hear(self, data: bytes) -> None:
         self._spoke.set()
         self._on_output(data)
 
-    def _wait(self) -> None:
-        """The end of its output is its own, and then the engine answers at once.
+    def _follow(self) -> None:
+        """Hand on what it prints. The end of that is its own, and then the engine answers at once.
 
         Podman, asked before that by Docker's API, looks for the end without a pause, on half a core of that node.
         """
+        from strix_finetune.engine.running import FrameReader
+
         api: Any = self._engine.api
-        self._threads[0].join()
         try:
+            with suppress(OSError, ValueError):
+                self._link.drain(FrameReader(self._hear).feed, None)
             code = int(api.wait(self.name, timeout=None)["StatusCode"])
             state = api.inspect_container(self.name)["State"]
         except Exception:  # noqa: BLE001 (whatever it is, who supervises waits for a word)

@@ -18,6 +18,9 @@ class Engine:
         self.engine, self.api, self.answer = self, self, answer
         self.killed: list[str] = []
 
+    def drain(self, on_data: Any, deadline: None) -> bool:
+        return True
+
     def wait(self, name: str, timeout: None) -> Any:
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -52,10 +55,8 @@ def test_the_end_is_told_whatever_it_is(answer: Any, end: tuple[int | None, bool
         on_output=lambda data: None,
         on_end=lambda *said: ends.append(said),  # type: ignore[arg-type]
     )
-    reader = threading.Thread(target=lambda: None)
-    reader.start()
-    container._threads.append(reader)
-    container._wait()
+    container._link = engine
+    container._follow()
     assert ends == [end]
 
 
