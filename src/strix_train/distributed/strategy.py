@@ -14,6 +14,7 @@ from strix_train.errors import InputError, Problem
 from strix_train.estimate import advice, configs, links, machines, request, sharing, steps
 from strix_train.estimate import strategy as estimated
 from strix_train.estimate.memory import Backend, Wish
+from strix_train.estimate.shapes import Shape
 from strix_train.plan import Plan
 from strix_train.refusals import IN_PIECES
 
@@ -59,8 +60,12 @@ def decide(plan: Plan, device: Device, world: int, precision: str, backend: Back
         raise InputError(Problem(what, loaded.place("strategy"), "write strategy: auto, or start one"))
     link, machine = links.measured(os.environ), machines.of_device(device)
     room = machine.usable if device.is_gpu else machine.usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    asked = _asked(plan, machine, backend)
-    found = _auto(plan, machine, world, room, link, backend) if wish.kind == "auto" else Shared(wish.kind, "asked for")
+    shape = _shape(plan)
+    asked = request.wish(loaded.recipe, shape, machine, backend=backend) if shape else None
+    if wish.kind == "auto":
+        found = _auto(plan, shape, machine, world, room, link, backend)
+    else:
+        found = Shared(wish.kind, "asked for")
     kind = found.kind
     learning = asked.trainable * asked.learning if asked else 0
     if kind == "ddp":
@@ -82,21 +87,24 @@ def decide(plan: Plan, device: Device, world: int, precision: str, backend: Back
     return replace(found, how=replace(how, narrow=narrow), direct=direct or how.keep == "frozen")
 
 
-def _asked(plan: Plan, machine: machines.Machine, backend: Backend) -> Wish | None:
-    """Return what one process trains, None where the model's shape is not known."""
+def _shape(plan: Plan) -> Shape | None:
+    """Return the shape of a plan's model, None where it is not known."""
     try:
-        shape, _ = configs.find(plan.model)
+        return configs.find(plan.model)[0]
     except InputError:
         return None
-    return request.wish(plan.loaded.recipe, shape, machine, backend=backend)
 
 
 def _auto(
-    plan: Plan, machine: machines.Machine, world: int, room: int, link: links.Link | None, backend: Backend
+    plan: Plan,
+    shape: Shape | None,
+    machine: machines.Machine,
+    world: int,
+    room: int,
+    link: links.Link | None,
+    backend: Backend,
 ) -> Shared:
-    try:
-        shape, _ = configs.find(plan.model)
-    except InputError:
+    if shape is None:
         return Shared("ddp", "auto: the model's size is not known")
     barred = unable(plan.loaded.recipe.method.kind, backend if plan.backend.firm else "hf")
     found = estimated.for_recipe(
