@@ -1,5 +1,6 @@
 """python -m bench NAME...; without names: noop, edit and size. cold takes ten minutes and needs root, rccl five,
-rccl-full twenty, bare fifteen, rebuild twenty and cluster-cost, which needs root and torch, ten."""
+rccl-full twenty, bare fifteen, rebuild twenty, cluster-cost, which needs root and torch, ten, and pieces, which needs
+torch, two."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import os
 import platform
 import sys
 
-from bench import bare, check, cluster_cost, cluster_tables, cold, edit, estimate, noop, rccl, rebuild, size
+from bench import bare, check, cluster_cost, cluster_tables, cold, edit, estimate, noop, pieces, rccl, rebuild, size
 
 BENCHES = {
     "noop": noop.main,
@@ -23,6 +24,7 @@ BENCHES = {
     "recipe-headers": estimate.headers,
     "cluster-cost": cluster_cost.main,
     "cluster-tables": cluster_tables.main,
+    "pieces": pieces.main,
 }
 
 

@@ -161,7 +161,7 @@ def one(folder: Path, run: Run, size: tuple[int, int, int], steps: int) -> tuple
         elif job.shared.kind == "fsdp":
             from strix_train.distributed import shards
 
-            found.append(_digest(shards.gathered(model, keep=True)))
+            found.append(_digest(shards.gathered(model, folder)))
         return state
 
     loop._gathered = looked

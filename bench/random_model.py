@@ -79,8 +79,11 @@ def made(value: dict[str, Any], folder: Path) -> Path:
     return folder
 
 
-def make(value: dict[str, Any], folder: Path) -> float:
-    """Write the model folder and return the seconds that it took. Imports torch and transformers."""
+def make(value: dict[str, Any], folder: Path, *, half: bool = False) -> float:
+    """Write the model folder and return the seconds that it took. Imports torch and transformers.
+
+    `half`: in 16 bits, which it is anyway where there is a GPU.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -93,7 +96,7 @@ def make(value: dict[str, Any], folder: Path) -> float:
     made = AutoConfig.for_model(value["model_type"], **keys, **ids)
     gpu = torch.cuda.is_available()
     with torch.device("cuda" if gpu else "cpu"):
-        model = AutoModelForCausalLM.from_config(made, dtype=torch.bfloat16 if gpu else torch.float32)
+        model = AutoModelForCausalLM.from_config(made, dtype=torch.bfloat16 if gpu or half else torch.float32)
     model.save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))
     del model

@@ -162,7 +162,8 @@ def _sharing(wish: Load, work: _Work) -> tuple[Load, _Work]:
         device = replace(device, torch="cpu")
     gathered = shared.kind == "fsdp" and shared.direct and wish.adapter.kind in ("lora", "rslora")
     whole = shared.whole or gathered
-    return replace(wish, device=device, whole=whole), replace(work, plan=plan, shared=shared)
+    stored = shared.kind == "fsdp" and not whole
+    return replace(wish, device=device, whole=whole, stored=stored), replace(work, plan=plan, shared=shared)
 
 
 def _in(folder: RunFolder, work: _Work, wish: Load) -> int:

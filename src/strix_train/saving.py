@@ -98,7 +98,9 @@ class Saver:
         """Let `write` write the checkpoint aside, then publish it. A failure leaves nothing half-written."""
         step = int(trainer.state.global_step)
         if self.main:
-            self.room.make(checkpoint_bytes(trainer.model, trainer.optimizer), self.spare())
+            needed = checkpoint_bytes(trainer.model, trainer.optimizer)
+            # what is gathered of pieces lies on the disk, too, while it is written
+            self.room.make(2 * needed if self.strategy == "fsdp" else needed, self.spare())
             checkpoints.clear(self.folder)
         self.ranks.main_first("room")
         self.writing = True

@@ -40,6 +40,8 @@ def crowd(ranks: list[dict[str, Any]], kill: dict[str, Any] | None = None) -> di
                 sys.path.insert(0, os.environ["STRIX_TEST_PATH"])
             if "STRIX_TEST_STILL" in os.environ:
                 still()
+            if "STRIX_TEST_SPOOL" in os.environ:
+                spooled()
             forks.run(wish["words"], out.fileno(), err.fileno())
         children.append((child, out, err))
     codes: dict[int, int] = {}
@@ -69,6 +71,13 @@ def still() -> None:
     from transformers import Trainer
 
     Trainer._move_model_to_device = lambda *_: None
+
+
+def spooled() -> None:
+    """Let the smallest tensor that is gathered lie on the disk, as the large ones of real models do."""
+    from strix_train.distributed import spool
+
+    spool.__dict__["_LEAST"] = 1
 
 
 if __name__ == "__main__":

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from several import Crowd, apart, weights
 from workshop import Workshop, metrics, report
+
+from strix_train.distributed import spool
 
 FSDP = ["--set", "strategy=fsdp"]
 
@@ -19,6 +25,18 @@ def recipe(workshop: Workshop) -> Path:
     return workshop.recipe(
         "pieces", backend="hf", precision="fp32", schedule=schedule, questions=questions, adapter__dropout=0.0
     )
+
+
+@pytest.fixture(scope="module")
+def narrow(workshop: Workshop) -> Path:
+    """A model whose files have 16 bits."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    wide, path = workshop.path / "models/llama", workshop.path / "models/llama-bf16"
+    AutoModelForCausalLM.from_pretrained(str(wide), dtype=torch.bfloat16).save_pretrained(str(path))
+    AutoTokenizer.from_pretrained(str(wide)).save_pretrained(str(path))
+    return path
 
 
 def test_lora_in_pieces_is_lora(crowd: Crowd, recipe: Path, tmp_path: Path) -> None:
@@ -66,6 +84,26 @@ def test_a_whole_model_in_pieces_goes_on_with_others(crowd: Crowd, recipe: Path,
     assert weights(alone).keys() == weights(run).keys()
 
 
+def test_a_model_of_16_bits_learns_in_32_and_uneven_pieces(
+    crowd: Crowd, workshop: Workshop, recipe: Path, narrow: Path, tmp_path: Path
+) -> None:
+    """Three processes, for which most weights do not come out even; all that is gathered lies on the disk."""
+    words = [recipe, "--set", f"model={narrow}", "--set", "adapter=full", "--set", "schedule.learning_rate=1e-3"]
+    alone, run = tmp_path / "alone", tmp_path / "run"
+    assert crowd.train(1, *words, "--run-dir", alone, "--set", "schedule.batch=6")["codes"] == [0]
+    kill = {"rank": 1, "signal": signal.SIGTERM, "metrics": str(run / "metrics.jsonl"), "step": 2}
+    disk = {"all": {"STRIX_TEST_SPOOL": "1"}}
+    done = crowd.train(3, *words, *FSDP, "--run-dir", run, kill=kill, env=disk)
+    assert done["codes"] == [130] * 3, done
+    done = crowd.train(3, *words, *FSDP, "--run-dir", run, "--resume", env=disk)
+    assert done["codes"] == [0] * 3, done
+    assert apart(alone, run) < 1e-4
+    configs = [json.loads((each / "model/config.json").read_text()) for each in (alone, run)]
+    assert configs[0] == configs[1]
+    assert configs[1]["dtype"] == "float32"
+    assert not list(run.rglob(".whole-*"))
+
+
 def test_what_cannot_be_shared_is_refused_with_its_cure(crowd: Crowd, recipe: Path, tmp_path: Path) -> None:
     done = crowd.train(2, recipe, *FSDP, "--set", "backend=unsloth", "--run-dir", tmp_path / "run")
     assert done["codes"] == [2, 2]
@@ -73,3 +111,59 @@ def test_what_cannot_be_shared_is_refused_with_its_cure(crowd: Crowd, recipe: Pa
     done = crowd.train(2, recipe, "--set", "strategy=none", "--run-dir", tmp_path / "run")
     assert done["codes"] == [2, 2]
     assert "strategy none is for one process, and 2 were started" in done["said"][0]
+
+
+def mapped(tensor: Any, ends: str) -> bool:
+    """Whether a tensor's first number lies in a mapped file whose name ends so, by the kernel's own list."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, last = (int(part, 16) for part in line.split()[0].split("-"))
+        if first <= tensor.data_ptr() < last:
+            return line.endswith(ends)
+    raise AssertionError("the tensor lies nowhere")
+
+
+def test_weights_stay_in_their_files_until_they_are_cut(narrow: Path) -> None:
+    """What fits on no single machine is never in its memory: pages of a file come and go as there is room."""
+    import torch
+
+    from strix_train import device
+    from strix_train.backends.base import Load
+    from strix_train.backends.hf import PlainBackend
+    from strix_train.distributed.shards import Typed
+    from strix_train.names import ModelName
+    from strix_train.recipe.adapter import Full
+
+    name, cpu = ModelName("narrow", str(narrow), local=True), device.find(use_gpu=False)
+    model, _ = PlainBackend().load(Load(name, cpu, "fp32", 64, False, 0, adapter=Full(kind="full"), stored=True))
+    weights = dict(model.named_parameters())
+    assert all(mapped(weight, ".safetensors") for weight in weights.values())
+    # one layer gets its type, and no other
+    Typed.of(model, torch.float32).give(model.model.layers[0])
+    for path, weight in weights.items():
+        inside = path.startswith("model.layers.0.")
+        assert weight.dtype == (torch.float32 if inside else torch.bfloat16), path
+        assert mapped(weight, ".safetensors") != inside, path
+
+
+def test_what_is_gathered_lies_on_the_disk(tmp_path: Path) -> None:
+    import torch
+
+    value = torch.arange(3 * 2**18, dtype=torch.float32).view(3, -1)
+    found = spool.kept(value, tmp_path / "new")
+    assert torch.equal(found, value)
+    assert found.data_ptr() != value.data_ptr()
+    assert mapped(found, "(deleted)")
+    assert list((tmp_path / "new").iterdir()) == []
+    assert not mapped(spool.kept(torch.ones(3), tmp_path), "(deleted)")
+
+
+def test_a_full_disk_is_an_error_and_no_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    def full(file: int, start: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        spool.kept(torch.ones(2**20), tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -20,7 +20,8 @@ class Load:
     """How a model is loaded. `max_length` in tokens; `rules`: what this device needs.
 
     `adapter`: what is going to learn, which says what the model is held in. `whole`: this process holds every weight
-    of a layer while it computes.
+    of a layer while it computes. `stored`: the weights stay of the type that their files have, in which they are
+    mapped; they get another when they are cut into pieces.
     """
 
     model: ModelName
@@ -32,6 +33,7 @@ class Load:
     rules: Rules = field(default_factory=Rules)
     adapter: LowRank | Full = field(default_factory=LowRank)
     whole: bool = True
+    stored: bool = False
 
 
 class Backend(Protocol):

@@ -122,7 +122,7 @@ class PlainBackend:
 
         model = kind.from_pretrained(
             wish.model.source,
-            dtype=weights_of(wish),
+            dtype="auto" if wish.stored else weights_of(wish),
             device_map={"": wish.device.torch},
             local_files_only=wish.model.local,
             quantization_config=quantization(wish, _written(wish)),

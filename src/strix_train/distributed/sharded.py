@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from strix_train.distributed import shards
+from strix_train.distributed import shards, spool
 from strix_train.distributed.shards import How
 from strix_train.errors import TrainError
 
@@ -34,23 +34,26 @@ def with_shards(base: Any, how: How, *, main: bool) -> Any:
             return made
 
         def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-            state = shards.gathered(self.model, keep=main)
+            folder = Path(output_dir or self.args.output_dir)
+            state = shards.gathered(self.model, folder if main else None)
             if main:
-                self._save(output_dir, state_dict=state)
+                self._save(str(folder), state_dict=state)
 
         def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-            state = gathered_states(self.optimizer, keep=main)
+            state = gathered_states(self.optimizer, Path(output_dir) if main else None)
             with _standing_in(self, SimpleNamespace(state_dict=lambda: state)):
                 super()._save_optimizer_and_scheduler(output_dir)
 
         def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-            optimizer = self.optimizer
+            if checkpoint is None:
+                return
+            import torch
 
-            def load(state: dict[str, Any]) -> None:
-                optimizer.load_state_dict(shared_states(optimizer, state))
-
-            with _standing_in(self, SimpleNamespace(load_state_dict=load)):
-                super()._load_optimizer_and_scheduler(checkpoint)
+            # the trainer's own way reads all states onto every device
+            files = [Path(checkpoint, name) for name in ("optimizer.pt", "scheduler.pt")]
+            states, schedule = (torch.load(file, map_location="cpu", mmap=True, weights_only=True) for file in files)
+            self.optimizer.load_state_dict(shared_states(self.optimizer, states))
+            self.lr_scheduler.load_state_dict(schedule)
 
         def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
             load_weights(self.model, Path(resume_from_checkpoint))
@@ -122,13 +125,17 @@ def _plain(optimizer: Any) -> Any:
     return getattr(optimizer, "optimizer", optimizer)
 
 
-def gathered_states(optimizer: Any, *, keep: bool) -> dict[str, Any]:
-    """Return an optimizer's state as one process would have it, in memory; all processes must ask."""
+def gathered_states(optimizer: Any, folder: Path | None) -> dict[str, Any]:
+    """Return an optimizer's state as one process would have it, on the disk of `folder`; all processes must ask."""
     state = _plain(optimizer).state_dict()
     found: dict[Any, dict[str, Any]] = {}
     for number, values in sorted(state["state"].items()):
-        mine = {name: shards.whole(value) if hasattr(value, "numel") else value for name, value in values.items()}
-        if keep:
+        mine: dict[str, Any] = {}
+        for name, value in values.items():
+            value = shards.whole(value) if hasattr(value, "numel") else value
+            if folder:
+                mine[name] = spool.kept(value, folder) if hasattr(value, "numel") else value
+        if folder:
             found[number] = mine
     return {"state": found, "param_groups": state["param_groups"]}
 

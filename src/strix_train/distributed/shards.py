@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 
+from strix_train.distributed import spool
 from strix_train.errors import TrainError
 
 # What stays gathered: nothing but the layer at work, all weights until the last pass of a step, or frozen weights ever.
@@ -30,8 +32,11 @@ class How:
     narrow: bool = False
 
 
-def shard(model: Any, device: str, world: int, how: How) -> None:
-    """Shard a model in place over all processes. `device`: torch's kind of it. Raises TrainError where it is not."""
+def shard(model: Any, device: str, world: int, how: How, dtype: Any = None) -> None:
+    """Shard a model in place over all processes. `device`: torch's kind of it. Raises TrainError where it is not.
+
+    `dtype`: torch's type that weights of the model's own get, one layer after the other, None for what they have.
+    """
     import torch
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
@@ -44,8 +49,11 @@ def shard(model: Any, device: str, world: int, how: How) -> None:
         more["ignored_params"] = {weight for weight in model.parameters() if not weight.requires_grad}
     layers = blocks(model)
     shared = [layer for layer in layers if how.keep != "frozen" or any(it.requires_grad for it in layer.parameters())]
+    typed = Typed.of(model, dtype)
     for layer in shared:
+        typed.give(layer)
         fully_shard(layer, reshard_after_forward=how.keep == "nothing", **more)
+    typed.give(model)
     fully_shard(model, reshard_after_forward=False, **more)
     for layer, following in pairwise(shared):
         layer.set_modules_to_forward_prefetch([following])
@@ -56,6 +64,40 @@ def shard(model: Any, device: str, world: int, how: How) -> None:
     inner = model.get_base_model() if hasattr(model, "peft_config") else model
     inner._is_fsdp_managed_module = True  # transformers' generate then keeps all processes in step
     proven(weight for weight in model.parameters() if weight.requires_grad)
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """Gives weights of the type `stored` the type `wanted`, but for modules that must keep 32 bits.
+
+    A model that is loaded as it is stored lies in its files, which are mapped: in memory is only what was changed.
+    """
+
+    stored: Any
+    wanted: Any
+    kept: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, model: Any, wanted: Any) -> Typed:
+        import torch
+
+        inner = model.get_base_model() if hasattr(model, "peft_config") else model
+        narrow = {torch.float16: ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict")}
+        names = narrow.get(wanted, ("_keep_in_fp32_modules_strict",)) if wanted != torch.float32 else ()
+        kept = frozenset(word for name in names for word in getattr(inner, name, None) or ())
+        return cls(getattr(inner, "dtype", None), wanted, kept)
+
+    def give(self, module: Any) -> None:
+        """Change what lies in `module` and is not in pieces yet."""
+        if self.wanted is None or self.wanted == self.stored:
+            return
+        adapted = any("lora_" in name for name, _ in module.named_parameters())
+        for name, weight in module.named_parameters():
+            if hasattr(weight, "to_local") or weight.dtype != self.stored or self.kept & set(name.split(".")):
+                continue
+            # an adapter has the type that peft gave it
+            if not (adapted and weight.requires_grad):
+                weight.data = weight.data.to(self.wanted)
 
 
 def apart(model: Any) -> None:
@@ -110,14 +152,14 @@ def is_sharded(model: Any) -> bool:
 
 
 def whole(tensor: Any) -> Any:
-    """Return a tensor in memory, gathered where it is in pieces: all processes must ask."""
-    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().cpu()
+    """Return a tensor, gathered where it is in pieces: all processes must ask."""
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
 
 
-def gathered(model: Any, *, keep: bool) -> dict[str, Any]:
-    """Return what belongs into a result, in memory; one weight at a time is gathered. Only where `keep` is it kept.
+def gathered(model: Any, folder: Path | None) -> dict[str, Any]:
+    """Return what belongs into a result, one weight after the other; it lies on the disk of `folder`.
 
-    Of an adapter only what learns; of a model its whole state.
+    Of an adapter only what learns; of a model its whole state. None for a process that only takes part.
     """
     adapter = hasattr(model, "peft_config")
     found: dict[str, Any] = {}
@@ -128,8 +170,8 @@ def gathered(model: Any, *, keep: bool) -> dict[str, Any]:
         if name not in names and (adapter or name in every):
             continue
         value = whole(tensor)
-        if keep:
-            found[name] = value
+        if folder:
+            found[name] = spool.kept(value, folder)
     return found
 
 
@@ -142,21 +184,26 @@ def fill(weight: Any, value: Any) -> None:
 
 
 def piece(value: Any, like: Any) -> Any:
-    """Return this process's piece of a whole tensor, cut as `like` is."""
+    """Return this process's piece of a whole tensor, cut as `like` is: a view of it, wherever it lies."""
     if not hasattr(like, "to_local"):
         return value
-    from torch.distributed.tensor import distribute_tensor
-
-    moved = value.to(like.to_local().device, like.dtype)
-    return distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None).to_local()
+    # what fully_shard does: even pieces of the first dimension, of which the last ones may be short or empty
+    pieces = value.chunk(like.device_mesh.size(), dim=0)
+    rank = like.device_mesh.get_local_rank()
+    mine = pieces[rank] if rank < len(pieces) else value[:0]
+    if mine.shape != like.to_local().shape:
+        raise TrainError(f"a piece has the shape {tuple(like.to_local().shape)}, and should have {tuple(mine.shape)}")
+    return mine
 
 
 def like(value: Any, weight: Any) -> Any:
-    """Return a whole tensor as a DTensor cut as `weight` is; it keeps its type."""
-    from torch.distributed.tensor import distribute_tensor
+    """Return a whole tensor as a DTensor cut as `weight` is; it keeps its type, and nothing else of it is copied."""
+    from torch.distributed.tensor import DTensor
 
-    moved = value.to(weight.to_local().device)
-    return distribute_tensor(moved, weight.device_mesh, weight.placements, src_data_rank=None)
+    mine = piece(value, weight).to(weight.to_local().device, copy=True)
+    return DTensor.from_local(
+        mine, weight.device_mesh, weight.placements, run_check=False, shape=value.shape, stride=value.stride()
+    )
 
 
 def learning(model: Any) -> Iterator[tuple[str, Any]]:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from strix_train import checkpoints, trackers
 from strix_train.asking import Asking
+from strix_train.backends.hf import weights_of
 from strix_train.console import gigabytes
 from strix_train.distributed import digests, evenly, shards, share, zero
 from strix_train.distributed.sharded import with_shards
@@ -70,7 +71,8 @@ def carry_out(job: Job, setup: Setup) -> Outcome:
     began = checkpoints.step_of(checkpoint) if checkpoint else 0
     _room(job, model)
     if job.shared.kind == "fsdp":
-        shards.shard(model, job.device.torch.partition(":")[0], job.world, job.shared.how)
+        dtype = weights_of(job.wish) if job.wish.stored else None
+        shards.shard(model, job.device.torch.partition(":")[0], job.world, job.shared.how, dtype)
         shards.moving(job.backend)
     elif job.shared.kind == "deepspeed":
         zero.prepare(model)
@@ -235,7 +237,7 @@ def _gathered(job: Job, model: Any, trainer: Any) -> dict[str, Any] | None:
     """Return the result of a model in pieces; all processes must ask. None where process 0 holds it whole."""
     if job.shared.kind == "deepspeed" and hasattr(trainer.model_wrapped, "zero_optimization"):
         return zero.gathered(trainer, stage=job.shared.stage, keep=job.rank == 0)
-    return shards.gathered(model, keep=job.rank == 0) if job.shared.kind == "fsdp" else None
+    return shards.gathered(model, job.folder.path if job.rank == 0 else None) if job.shared.kind == "fsdp" else None
 
 
 def _save(model: Any, tokenizer: Any, folder: Path, state: dict[str, Any] | None) -> None:
