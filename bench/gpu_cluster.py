@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import hashlib
 import json
 import os
 import shutil
@@ -117,12 +116,12 @@ def worker(part: str, folder: Path, *, tiny: bool, steps: int) -> int:
             continue
         os.environ["MASTER_PORT"] = str(port + number)
         began = time.monotonic()
-        code, digest, memory = 0, "", 0
+        code, memory = 0, 0
         if not run.alone or rank == 0:
             # alone, nothing may say that there are others: accelerate would meet them
             kept = {name: os.environ.pop(name) for name in _SEAT if name in os.environ} if run.alone else {}
             try:
-                code, digest, memory = one(folder, run, size, steps)
+                code, memory = one(folder, run, size, steps)
             except Exception:  # noqa: BLE001 - the next run may be well
                 traceback.print_exc()
                 code = 1
@@ -130,18 +129,17 @@ def worker(part: str, folder: Path, *, tiny: bool, steps: int) -> int:
         else:
             _warm()
         failed |= code
-        facts = {"code": code, "digest": digest, "memory": memory, "seconds": time.monotonic() - began}
+        facts = {"code": code, "memory": memory, "seconds": time.monotonic() - began}
         (folder / f"{_short(run.name)}.rank{rank}.json").write_text(json.dumps(facts))
         _wait(folder, run, world)
     return failed
 
 
-def one(folder: Path, run: Run, size: tuple[int, int, int], steps: int) -> tuple[int, str, int]:
-    """Train once in this process. Returns the exit code, a digest of what this rank has learned, and peak bytes."""
+def one(folder: Path, run: Run, size: tuple[int, int, int], steps: int) -> tuple[int, int]:
+    """Train once in this process. Returns the exit code and peak bytes."""
     import torch
 
     from strix_train.__main__ import main as train
-    from strix_train.methods import loop
 
     gpu = torch.cuda.is_available()
     if gpu:
@@ -150,30 +148,12 @@ def one(folder: Path, run: Run, size: tuple[int, int, int], steps: int) -> tuple
     work = folder / _short(run.name)
     if os.environ.get("RANK", "0") == "0":
         shutil.rmtree(work, ignore_errors=True)
-    found: list[str] = []
-    usual = loop._gathered
-
-    def looked(job: Any, model: Any, trainer: Any) -> Any:
-        # every rank looks at the result as the ranks would gather it
-        state = usual(job, model, trainer)
-        if job.shared.kind in ("none", "ddp"):
-            found.append(_digest({name: each for name, each in model.named_parameters() if each.requires_grad}))
-        elif job.shared.kind == "fsdp":
-            from strix_train.distributed import shards
-
-            found.append(_digest(shards.gathered(model, folder)))
-        return state
-
-    loop._gathered = looked
-    try:
-        code = train(["run", str(recipe(folder, run, size, steps)), "--run-dir", str(work)])
-    finally:
-        loop._gathered = usual
+    code = train(["run", str(recipe(folder, run, size, steps)), "--run-dir", str(work)])
     memory = int(torch.cuda.max_memory_allocated()) if gpu else 0
     gc.collect()
     if gpu:
         torch.cuda.empty_cache()
-    return code, found[0] if found else "", memory
+    return code, memory
 
 
 def _warm() -> None:
@@ -184,15 +164,6 @@ def _warm() -> None:
     import transformers.trainer
 
     assert all((datasets, peft, torch.distributed.fsdp, transformers.trainer))
-
-
-def _digest(weights: dict[str, Any]) -> str:
-    import torch
-
-    found = hashlib.sha256()
-    for _, weight in sorted(weights.items()):
-        found.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:12]
 
 
 def _importable(name: str) -> bool:
@@ -267,8 +238,9 @@ def table(folder: Path, ranks: int) -> str:
         single = pace if run.alone else single
         ideal = f"{pace / (single * (1 if run.alone else ranks)):.3f}" if single else "?"
         memory = " ".join(f"{each['memory'] / 2**30:.1f}" for each in facts)
-        digests = {each["digest"] for each in facts}
-        equal = "-" if run.alone or "" in digests else "yes" if len(digests) == 1 else "NO"
+        report = folder / _short(run.name) / "report.json"
+        same = json.loads(report.read_text())["same_weights"] if report.is_file() else None
+        equal = "-" if same is None else "yes" if same else "NO"
         state = "ok" if not any(each["code"] for each in facts) else f"exit {facts[0]['code']}"
         loss = f"{rows[0]['loss']:.4f} > {rows[-1]['loss']:.4f}"
         lines.append(

@@ -154,6 +154,7 @@ def test_two_machines_learn_what_one_process_would(lab: Lab, alone: Path, trio: 
     lab.toml(one, [one, two])
     run = lab.well(one, settings=("schedule.steps=2", "schedule.batch=2", "strategy=ddp"))
     assert losses(run) == pytest.approx(losses(alone), rel=1e-4)
+    assert json.loads((run / "report.json").read_text())["same_weights"] is True
     mine, theirs = weights(alone), weights(run)
     assert mine.keys() == theirs.keys()
     for name, values in mine.items():
@@ -183,6 +184,7 @@ def test_three_machines_share_the_weights_and_somebody_elsewhere_gets_the_run(la
     assert len(losses(run)) == 2
     assert (run / "adapter/adapter_model.safetensors").is_file()
     assert json.loads((run / "status.json").read_text())["state"] == "done"
+    assert json.loads((run / "report.json").read_text())["same_weights"] is True
     assert not (run / "checkpoints").exists()
     assert json.loads((run / "versions.json").read_text())["processes"] == 3
 

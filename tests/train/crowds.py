@@ -42,6 +42,8 @@ def crowd(ranks: list[dict[str, Any]], kill: dict[str, Any] | None = None) -> di
                 still()
             if "STRIX_TEST_SPOOL" in os.environ:
                 spooled()
+            if "STRIX_TEST_DRIFT" in os.environ:
+                drifted()
             forks.run(wish["words"], out.fileno(), err.fileno())
         children.append((child, out, err))
     codes: dict[int, int] = {}
@@ -78,6 +80,21 @@ def spooled() -> None:
     from strix_train.distributed import spool
 
     spool.__dict__["_LEAST"] = 1
+
+
+def drifted() -> None:
+    """Let this process's weights be others at the end, as if it had trained by itself."""
+    from strix_train.methods import loop
+
+    usual = loop._gathered
+
+    def gathered(job: Any, model: Any, trainer: Any) -> Any:
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.data.mul_(1.001)
+        return usual(job, model, trainer)
+
+    loop._gathered = gathered
 
 
 if __name__ == "__main__":

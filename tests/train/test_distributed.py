@@ -40,6 +40,19 @@ def test_three_processes_are_one_process_with_their_rows(crowd: Crowd, recipe: P
     assert len(metrics(three)) == 6
     assert apart(alone, three) < 1e-4
     assert report(three)["parameters"] == report(alone)["parameters"]
+    assert "all 3 processes ended with the same weights" in done["ranks"][0]["out"]
+    assert report(three)["same_weights"] is True
+    assert report(alone)["same_weights"] is None
+
+
+def test_a_process_that_ends_with_other_weights_is_named(crowd: Crowd, recipe: Path, tmp_path: Path) -> None:
+    done = crowd.train(
+        3, recipe, "--run-dir", tmp_path, "--set", "schedule.epochs=1", env={1: {"STRIX_TEST_DRIFT": "1"}}
+    )
+    assert done["codes"] == [0, 0, 0], done["said"]
+    said = done["ranks"][0]["out"]
+    assert "warning   process 1 ended with other weights than process 0, which are saved: " in said
+    assert report(tmp_path)["same_weights"] is False
 
 
 def test_a_run_goes_on_with_another_number_of_processes(crowd: Crowd, recipe: Path, tmp_path: Path) -> None:

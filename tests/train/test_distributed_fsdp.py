@@ -53,6 +53,7 @@ def test_lora_in_pieces_is_lora(crowd: Crowd, recipe: Path, tmp_path: Path) -> N
         norms = [[row["grad_norm"] for row in metrics(each)] for each in (alone, run)]
         assert norms[0] == pytest.approx(norms[1], rel=1e-4)
         assert report(run)["questions"] == report(alone)["questions"]
+        assert report(run)["same_weights"] is True
 
 
 def test_what_the_questions_gathered_is_in_pieces_again(crowd: Crowd, recipe: Path, tmp_path: Path) -> None:

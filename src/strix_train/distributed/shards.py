@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from strix_train.distributed import spool
+from strix_train.distributed.digests import Digest
 from strix_train.errors import TrainError
 
 # What stays gathered: nothing but the layer at work, all weights until the last pass of a step, or frozen weights ever.
@@ -156,10 +157,11 @@ def whole(tensor: Any) -> Any:
     return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
 
 
-def gathered(model: Any, folder: Path | None) -> dict[str, Any]:
+def gathered(model: Any, folder: Path | None, seen: Digest | None = None) -> dict[str, Any]:
     """Return what belongs into a result, one weight after the other; it lies on the disk of `folder`.
 
-    Of an adapter only what learns; of a model its whole state. None for a process that only takes part.
+    Of an adapter only what learns; of a model its whole state. None for a process that only takes part. `seen` looks at
+    all of it, in every process.
     """
     adapter = hasattr(model, "peft_config")
     found: dict[str, Any] = {}
@@ -170,6 +172,8 @@ def gathered(model: Any, folder: Path | None) -> dict[str, Any]:
         if name not in names and (adapter or name in every):
             continue
         value = whole(tensor)
+        if seen:
+            seen.add(name, value)
         if folder:
             found[name] = spool.kept(value, folder)
     return found

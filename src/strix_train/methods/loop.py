@@ -128,7 +128,7 @@ def carry_out(job: Job, setup: Setup) -> Outcome:
     if setup.evaluate:
         facts["eval_loss"] = setup.evaluate(trainer)
         console.fact("eval", f"loss {facts['eval_loss']:.4f}")
-    state = _gathered(job, model, trainer)
+    state, facts["same_weights"] = _gathered(job, model, trainer)
     if job.rank == 0:
         folder.write_folder(folder.result_name(model), lambda aside: _save(model, tokenizer, aside, state))
     job.ranks.main_first("saved")
@@ -233,11 +233,34 @@ def _sums(metrics: Path) -> dict[str, Any]:
     }
 
 
-def _gathered(job: Job, model: Any, trainer: Any) -> dict[str, Any] | None:
-    """Return the result of a model in pieces; all processes must ask. None where process 0 holds it whole."""
+def _gathered(job: Job, model: Any, trainer: Any) -> tuple[dict[str, Any] | None, bool | None]:
+    """Return the result of a model in pieces, and whether all processes hold the same; all of them must ask.
+
+    The result is None where process 0 holds it whole; the other is None where nobody else holds any of it.
+    """
+    if job.world == 1:
+        return None, None
     if job.shared.kind == "deepspeed" and hasattr(trainer.model_wrapped, "zero_optimization"):
-        return zero.gathered(trainer, stage=job.shared.stage, keep=job.rank == 0)
-    return shards.gathered(model, job.folder.path if job.rank == 0 else None) if job.shared.kind == "fsdp" else None
+        state = zero.gathered(trainer, stage=job.shared.stage, keep=job.rank == 0)
+        return state, None if job.shared.stage == 3 else _alike(job, digests.weights(model, learning=True))
+    if job.shared.kind != "fsdp":
+        return None, _alike(job, digests.weights(model, learning=True))
+    seen = digests.Digest()
+    found = shards.gathered(model, job.folder.path if job.rank == 0 else None, seen)
+    return found, _alike(job, seen.text)
+
+
+def _alike(job: Job, digest: str) -> bool:
+    """Say whether all processes ended with the same weights; those of process 0 are saved."""
+    found = [each["weights"] for each in job.ranks.exchange("result", {"weights": digest})]
+    others = [rank for rank, each in enumerate(found) if each != found[0]]
+    if others:
+        who = ", ".join(map(str, others))
+        why = "devices of several kinds round differently; on equal ones, their gradients were not summed"
+        job.console.fact("warning", f"process {who} ended with other weights than process 0, which are saved: {why}")
+    else:
+        job.console.fact("ranks", f"all {job.world} processes ended with the same weights")
+    return not others
 
 
 def _save(model: Any, tokenizer: Any, folder: Path, state: dict[str, Any] | None) -> None:
