@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import selectors
 import socket
 import statistics
 import struct
+import termios
 import threading
 import time
-from contextlib import suppress
 from typing import Any
 
 from .serve import HELLO
 
 _BLOCK = bytes(1 << 20)
+# seconds between two looks at a connection that takes nothing
+_LOOK = 0.2
 
 
 def connect(seconds: float, token: str, address: str, ports: list[int], source: str = "") -> dict[str, str]:
@@ -107,9 +110,10 @@ def latency(
 def bandwidth(
     seconds: float, token: str, address: str, port: int, source: str = "", streams: int = 4, patience: float = 4.0
 ) -> dict[str, Any]:
-    """Send for `seconds` over several connections; what the other side counted, in 10^9 bits a second.
+    """Send for `seconds` over several connections; what the other side took, in 10^9 bits a second.
 
-    `stalled`: how many connections had more to send and nothing of it was taken for `patience` seconds.
+    `stalled`: how many connections had more to send and nothing of it was taken for `patience` seconds. A link that is
+    only slow, or a side that is busy, takes a little all the time.
     """
     counted = [0] * streams
     stalled = [False] * streams
@@ -119,28 +123,19 @@ def bandwidth(
     def one(number: int) -> None:
         try:
             with _open(address, port, source, patience) as link:
+                # what waits here when the time is over is still to be sent
+                link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)
                 link.sendall(bytes.fromhex(token) + b"s")
-                link.settimeout(patience)
-                while time.monotonic() - begin < seconds:
-                    link.sendall(_BLOCK)
-                link.shutdown(socket.SHUT_WR)
-                answer = b""
-                while len(answer) < 8 and (part := link.recv(8 - len(answer))):
-                    answer += part
-                if len(answer) == 8:
-                    counted[number] = struct.unpack(">Q", answer)[0]
-        except TimeoutError:
-            stalled[number] = True
+                counted[number], stalled[number] = _pour(link, begin + seconds, patience)
         except OSError:
-            with suppress(IndexError):
-                stalled[number] = counted[number] == 0
+            stalled[number] = counted[number] == 0
         ended[number] = time.monotonic()
 
     threads = [threading.Thread(target=one, args=(number,), daemon=True) for number in range(streams)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(seconds + 3 * patience)
+        thread.join(begin + seconds + 3 * patience - time.monotonic())
     took = max(max(ended) - begin, 1e-3)
     total = sum(counted)
     return {
@@ -149,3 +144,38 @@ def bandwidth(
         "seconds": round(took, 3),
         "stalled": sum(stalled) + sum(not end for end in ended),
     }
+
+
+def _pour(link: socket.socket, until: float, patience: float) -> tuple[int, bool]:
+    """Send as much as is taken, and then ask how much came. Returns bytes, and whether they stood still."""
+    sent, taken, since, answer = 0, 0, time.monotonic(), b""
+    link.settimeout(_LOOK)
+    closing = False
+    while len(answer) < 8:
+        if not closing and time.monotonic() >= until:
+            link.shutdown(socket.SHUT_WR)
+            closing = True
+        try:
+            if closing:
+                part = link.recv(8 - len(answer))
+                if not part:
+                    return taken, False
+                answer += part
+            else:
+                sent += link.send(_BLOCK)
+        except TimeoutError:
+            pass
+        now, waiting = time.monotonic(), _waiting(link)
+        if sent - waiting > taken:
+            taken, since = sent - waiting, now
+        elif waiting > 1 and now - since > patience:
+            return taken, True
+        if now > until + 2 * patience:
+            return taken, False
+    return int(struct.unpack(">Q", answer)[0]), False
+
+
+def _waiting(link: socket.socket) -> int:
+    """Bytes that the other side has not acknowledged, the end of the stream among them."""
+    found = fcntl.ioctl(link.fileno(), termios.TIOCOUTQ, bytes(4))
+    return int(struct.unpack("i", found)[0])
