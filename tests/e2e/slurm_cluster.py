@@ -42,6 +42,9 @@ NodeName=strix2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1 Re
 PartitionName=main Nodes=ALL Default=YES State=UP
 """
 
+# a job that goes on is told in more ways, some of them for moments: SIGNALING is one
+_ENDED = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
+
 
 @dataclass(frozen=True)
 class Slurm:
@@ -65,9 +68,9 @@ class Slurm:
         """Wait until `done` says so; fails with all logs when it does not, or when the job has ended before."""
         deadline = time.monotonic() + seconds
         while not done():
-            ended = self.state(job) not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED")
+            ended = self.state(job) in _ENDED
             said = "\n".join(f"{path.name}: {path.read_text()}" for path in sorted(logs.glob("*.log")))
-            assert not (ended and not done()), f"the job has ended as {self.state(job)}\n{said}"
+            assert not (ended and not done()), f"the job has ended as {self.state(job)}\n{said}{self.logs()}"
             assert time.monotonic() < deadline, f"nothing came of it in {seconds:.0f} s\n{said}{self.logs()}"
             time.sleep(0.3)
 
