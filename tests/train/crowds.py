@@ -42,6 +42,8 @@ def crowd(ranks: list[dict[str, Any]], kill: dict[str, Any] | None = None) -> di
                 still()
             if "STRIX_TEST_SPOOL" in os.environ:
                 spooled()
+            if "STRIX_TEST_WHOLE" in os.environ:
+                no_whole()
             if "STRIX_TEST_DRIFT" in os.environ:
                 drifted()
             forks.run(wish["words"], out.fileno(), err.fileno())
@@ -80,6 +82,30 @@ def spooled() -> None:
     from strix_train.distributed import spool
 
     spool.__dict__["_LEAST"] = 1
+
+
+def no_whole() -> None:
+    """Fail where a weight outlives its being cut into pieces: somebody holds it, and its memory."""
+    import gc
+    import weakref
+
+    from strix_train.methods import loop
+
+    alive: dict[str, Any] = {}
+    shard, ordered = loop.shards.shard, loop.evenly.ordered
+
+    def sharding(model: Any, *words: Any) -> None:
+        alive.update((name, weakref.ref(weight)) for name, weight in model.named_parameters())
+        shard(model, *words)
+
+    def after(*words: Any) -> Any:
+        gc.collect()
+        held = [name for name, weight in alive.items() if weight() is not None]
+        if held or not alive:
+            raise RuntimeError(f"{len(held)} of {len(alive)} whole weights are alive: {held[:3]}")
+        return ordered(*words)
+
+    loop.shards.shard, loop.evenly.ordered = sharding, after
 
 
 def drifted() -> None:

@@ -46,7 +46,8 @@ def test_lora_in_pieces_is_lora(crowd: Crowd, recipe: Path, tmp_path: Path) -> N
     for keep in ("nothing", "step", "frozen"):
         run = tmp_path / keep
         words = [*FSDP, "--set", f"strategy.keep={keep}", "--set", "recompute=on"]
-        done = crowd.train(2, recipe, "--run-dir", run, *FSDP, *words[2:])
+        frozen = {} if keep == "frozen" else {"all": {"STRIX_TEST_WHOLE": "1"}}
+        done = crowd.train(2, recipe, "--run-dir", run, *FSDP, *words[2:], env=frozen)
         assert done["codes"] == [0, 0], done
         assert "strategy  fsdp (asked for): " in done["ranks"][0]["out"]
         assert apart(alone, run) < 1e-4, keep
@@ -93,7 +94,7 @@ def test_a_model_of_16_bits_learns_in_32_and_uneven_pieces(
     alone, run = tmp_path / "alone", tmp_path / "run"
     assert crowd.train(1, *words, "--run-dir", alone, "--set", "schedule.batch=6")["codes"] == [0]
     kill = {"rank": 1, "signal": signal.SIGTERM, "metrics": str(run / "metrics.jsonl"), "step": 2}
-    disk = {"all": {"STRIX_TEST_SPOOL": "1"}}
+    disk = {"all": {"STRIX_TEST_SPOOL": "1", "STRIX_TEST_WHOLE": "1"}}
     done = crowd.train(3, *words, *FSDP, "--run-dir", run, kill=kill, env=disk)
     assert done["codes"] == [130] * 3, done
     done = crowd.train(3, *words, *FSDP, "--run-dir", run, "--resume", env=disk)

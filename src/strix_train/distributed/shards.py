@@ -111,10 +111,10 @@ def apart(model: Any) -> None:
 
 
 def moving(backend: Any) -> None:
-    """Tell lean layers that their weights come and go, and that the optimizer's states lie in pieces."""
+    """Tell lean layers, before anything is shared, that their weights come and go."""
     lean = getattr(backend, "lean", None)
     if lean is not None:
-        lean.still = lean.stash.on = False
+        lean.moving()
 
 
 def blocks(model: Any) -> list[Any]:

@@ -30,7 +30,7 @@ class Lean:
     """A text model (embedding, layers, norm) whose layers are lean while it learns."""
 
     def __init__(self, text: Any, made: list[parts.Parts], *, offload: bool) -> None:
-        self.text, self.layers, first = text, len(made), made[0]
+        self.text, self.made, first = text, made, made[0]
         weight = first.first_norm
         self.kernels = attend.choose(weight.device, weight.dtype, first.heads, first.groups, first.width)
         budget = Budget(host_budget() if offload else 0)
@@ -41,7 +41,6 @@ class Lean:
         # what is known before the first layer of a pass that is lean, and what its layers then share
         self.seen: list[Seen] | None = None
         self.step = 1
-        # whether weights stay where they were found; FSDP puts gathered ones into the modules, for each pass anew
         self.still = True
         self.shared: Pass | None = None
         self.plain = text.forward
@@ -52,7 +51,7 @@ class Lean:
 
         text.forward = forward
         for number, own in enumerate(made):
-            own.owner.forward = self._layer(own, last=number == len(made) - 1)
+            own.owner.forward = self._layer(own.owner.forward, number)
         if type(text.norm).__name__.endswith("RMSNorm") and not text.norm.weight.requires_grad:
             self._norm(text.norm)
 
@@ -84,29 +83,36 @@ class Lean:
         finally:
             self.seen = self.shared = None
 
-    def _layer(self, own: parts.Parts, *, last: bool) -> Any:
+    def moving(self) -> None:
+        """Know that weights come and go from now on, as with FSDP: none of those that were found is kept alive here.
+
+        What layers keep stays on the device, since the optimizer's states lie in pieces.
+        """
+        self.still = self.stash.on = False
+        self.made = [parts.hollow(own) for own in self.made]
+
+    def _layer(self, plain: Any, number: int) -> Any:
         """Return the forward of one layer."""
-        plain, learns = own.owner.forward, own.learns()
+        last = number == len(self.made) - 1
 
         @functools.wraps(plain)
         def forward(hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
             if self.seen is None:
                 return plain(hidden_states, *args, **kwargs)
+            # FSDP puts gathered weights into the modules, for each pass anew
+            own = self.made[number] if self.still else parts.renewed(self.made[number])
             if self.shared is None:
                 cos, sin = kwargs["position_embeddings"]
                 rich = self._rich(hidden_states, own)
                 self.shared = Pass(cos, sin, self.seen, self.step, self.steps, self.stash, self.kernels, rich)
-            if self.still:
-                return layer.function().apply(own, self.shared, hidden_states, last, *learns)
-            now = parts.renewed(own)
-            return layer.function().apply(now, self.shared, hidden_states, last, *now.learns())
+            return layer.function().apply(own, self.shared, hidden_states, last, *own.learns())
 
         return forward
 
     def _rich(self, hidden: Any, own: parts.Parts) -> bool:
         """Whether there is host memory for what attention gives, so that it need not be computed twice."""
         wide = hidden.element_size() * (2 * hidden.shape[-1] + own.heads * own.width) + 4 * own.heads
-        return self.stash.on and self.layers * hidden.shape[0] * hidden.shape[1] * wide <= self.stash.budget.left
+        return self.stash.on and len(self.made) * hidden.shape[0] * hidden.shape[1] * wide <= self.stash.budget.left
 
     def _norm(self, module: Any) -> None:
         """Let a norm keep its input only, in the input's own type."""

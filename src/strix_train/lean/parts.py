@@ -14,18 +14,22 @@ LAYERS = {
     "transformers.models.qwen3.modeling_qwen3": "Qwen3DecoderLayer",
 }
 
+# The linear layers of one, in the order of their gradients.
+_LINEAR = ("queries", "keys", "values", "output", "gate", "up", "down")
+
 
 @dataclass(frozen=True, slots=True)
 class Projection:
     """A frozen linear layer (outputs, inputs) with its adapter: `down` (rank, inputs), `up` (outputs, rank) or None.
 
-    `scale`: of the adapter's part. `weight` is a tensor, or bitsandbytes' 4 bits.
+    `adapter`: its name, empty where there is none; `scale`: of its part. `weight` is a tensor, or bitsandbytes' 4 bits.
     """
 
     weight: Any
     bias: Any
     down: Any = None
     up: Any = None
+    adapter: str = ""
     scale: float = 1.0
 
     @property
@@ -69,7 +73,8 @@ class Parts:
 
     def projections(self) -> Iterator[Projection]:
         """Yield the linear layers, in the order of their gradients."""
-        yield from (self.queries, self.keys, self.values, self.output, self.gate, self.up, self.down)
+        for name in _LINEAR:
+            yield getattr(self, name)
 
     def learns(self) -> list[Any]:
         """Return the adapters' weights, in the order of their gradients."""
@@ -124,6 +129,16 @@ def of_layer(layer: Any) -> Parts | None:
     )
 
 
+def hollow(own: Parts) -> Parts:
+    """Return the parts without any weight, so that those that modules let go of are gone."""
+    empty = {
+        name: replace(part, weight=None, bias=None, down=None, up=None)
+        for name, part in ((name, getattr(own, name)) for name in _LINEAR)
+    }
+    heads = (None, None) if own.head_norms is not None else None
+    return replace(own, **empty, first_norm=None, second_norm=None, head_norms=heads)
+
+
 def renewed(own: Parts) -> Parts:
     """Return the parts of the same layer with the weights that its modules hold now."""
     owner = own.owner
@@ -146,10 +161,9 @@ def renewed(own: Parts) -> Parts:
 
 def _again(known: Projection, module: Any) -> Projection:
     base = getattr(module, "base_layer", module)
-    if known.down is None:
+    if not known.adapter:
         return replace(known, weight=base.weight, bias=base.bias)
-    name = next(iter(module.active_adapters))
-    down, up = module.lora_A[name].weight, module.lora_B[name].weight
+    down, up = module.lora_A[known.adapter].weight, module.lora_B[known.adapter].weight
     return replace(known, weight=base.weight, bias=base.bias, down=down, up=up)
 
 
@@ -189,4 +203,4 @@ def _projection(module: Any) -> Projection | None:
         return None
     if getattr(module, "fan_in_fan_out", False):
         return None
-    return Projection(weight, bias, down.weight, up.weight, float(module.scaling[name]))
+    return Projection(weight, bias, down.weight, up.weight, name, float(module.scaling[name]))

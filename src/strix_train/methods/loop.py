@@ -71,9 +71,9 @@ def carry_out(job: Job, setup: Setup) -> Outcome:
     began = checkpoints.step_of(checkpoint) if checkpoint else 0
     _room(job, model)
     if job.shared.kind == "fsdp":
+        shards.moving(job.backend)
         dtype = weights_of(job.wish) if job.wish.stored else None
         shards.shard(model, job.device.torch.partition(":")[0], job.world, job.shared.how, dtype)
-        shards.moving(job.backend)
     elif job.shared.kind == "deepspeed":
         zero.prepare(model)
     asking = Asking(job, tokenizer)
