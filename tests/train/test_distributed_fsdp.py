@@ -131,7 +131,7 @@ def test_weights_stay_in_their_files_until_they_are_cut(narrow: Path) -> None:
     from strix_train import device
     from strix_train.backends.base import Load
     from strix_train.backends.hf import PlainBackend
-    from strix_train.distributed.shards import Typed
+    from strix_train.distributed.typed import Typed
     from strix_train.names import ModelName
     from strix_train.recipe.adapter import Full
 
@@ -169,3 +169,17 @@ def test_a_full_disk_is_an_error_and_no_signal(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(OSError, match="No space left"):
         spool.kept(torch.ones(2**20), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_modules_that_need_32_bits_keep_them(narrow: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from strix_train.distributed.typed import Typed
+
+    model = AutoModelForCausalLM.from_pretrained(str(narrow), dtype=torch.float32)
+    model._keep_in_fp32_modules_strict = {"layernorm"}
+    Typed.of(model, torch.bfloat16).give(model)
+    wide = {name for name, weight in model.named_parameters() if weight.dtype == torch.float32}
+    assert wide
+    assert wide == {name for name, _ in model.named_parameters() if "layernorm" in name}

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from strix_train.distributed import spool
 from strix_train.distributed.digests import Digest
+from strix_train.distributed.typed import Typed
 from strix_train.errors import TrainError
 
 # What stays gathered: nothing but the layer at work, all weights until the last pass of a step, or frozen weights ever.
@@ -65,40 +66,6 @@ def shard(model: Any, device: str, world: int, how: How, dtype: Any = None) -> N
     inner = model.get_base_model() if hasattr(model, "peft_config") else model
     inner._is_fsdp_managed_module = True  # transformers' generate then keeps all processes in step
     proven(weight for weight in model.parameters() if weight.requires_grad)
-
-
-@dataclass(frozen=True, slots=True)
-class Typed:
-    """Gives weights of the type `stored` the type `wanted`, but for modules that must keep 32 bits.
-
-    A model that is loaded as it is stored lies in its files, which are mapped: in memory is only what was changed.
-    """
-
-    stored: Any
-    wanted: Any
-    kept: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, model: Any, wanted: Any) -> Typed:
-        import torch
-
-        inner = model.get_base_model() if hasattr(model, "peft_config") else model
-        narrow = {torch.float16: ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict")}
-        names = narrow.get(wanted, ("_keep_in_fp32_modules_strict",)) if wanted != torch.float32 else ()
-        kept = frozenset(word for name in names for word in getattr(inner, name, None) or ())
-        return cls(getattr(inner, "dtype", None), wanted, kept)
-
-    def give(self, module: Any) -> None:
-        """Change what lies in `module` and is not in pieces yet."""
-        if self.wanted is None or self.wanted == self.stored:
-            return
-        adapted = any("lora_" in name for name, _ in module.named_parameters())
-        for name, weight in module.named_parameters():
-            if hasattr(weight, "to_local") or weight.dtype != self.stored or self.kept & set(name.split(".")):
-                continue
-            # an adapter has the type that peft gave it
-            if not (adapted and weight.requires_grad):
-                weight.data = weight.data.to(self.wanted)
 
 
 def apart(model: Any) -> None:
