@@ -44,6 +44,8 @@ def crowd(ranks: list[dict[str, Any]], kill: dict[str, Any] | None = None) -> di
                 spooled()
             if "STRIX_TEST_WHOLE" in os.environ:
                 no_whole()
+            if "STRIX_TEST_LATE" in os.environ:
+                late()
             if "STRIX_TEST_DRIFT" in os.environ:
                 drifted()
             forks.run(wish["words"], out.fileno(), err.fileno())
@@ -106,6 +108,19 @@ def no_whole() -> None:
         return ordered(*words)
 
     loop.shards.shard, loop.evenly.ordered = sharding, after
+
+
+def late() -> None:
+    """Let this process meet the others, and take its time until it can be talked to."""
+    from strix_train.distributed import places
+
+    usual = places.group
+
+    def group(*words: Any) -> None:
+        time.sleep(4)
+        usual(*words)
+
+    places.group = group
 
 
 def drifted() -> None:

@@ -135,6 +135,15 @@ def test_one_that_fails_ends_the_others_with_its_sentence(crowd: Crowd, recipe: 
     assert done["said"][1].startswith("train: rank 1: --set data.train=none.jsonl: the file ")
 
 
+def test_who_gets_through_to_nobody_says_so(crowd: Crowd, recipe: Path, tmp_path: Path) -> None:
+    env = {"STRIX_DIST_TIMEOUT": "9"}
+    words = [recipe, "--run-dir", tmp_path, "--set", "schedule.epochs=1"]
+    done = crowd.train(2, *words, env={0: env, 1: {**env, "STRIX_TEST_LATE": "1"}})
+    assert done["codes"] == [0, 0], done["said"]
+    assert done["said"][0].startswith("train: the processes have met, and do not get through to one another yet: gloo")
+    assert done["said"][1] == ""
+
+
 def test_a_port_that_is_taken_and_a_process_that_does_not_come(workshop: Workshop, crowd: Crowd, recipe: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
@@ -143,5 +152,13 @@ def test_a_port_that_is_taken_and_a_process_that_does_not_come(workshop: Worksho
     assert f"port {port} is taken, so the processes cannot meet there; set MASTER_PORT" in done["said"][0]
     done = crowd.train(1, recipe, "--run-dir", "none", env={0: {"WORLD_SIZE": "2", "STRIX_DIST_TIMEOUT": "2"}})
     assert done["codes"] == [1]
+    # what is waited for is told before it is given up
+    assert done["said"][0].startswith("train: waits for process 1 of 2, for 2 s at most; is it started?\n")
     assert "process 1 of 2 has not come within 2 s" in done["said"][0]
+    done = crowd.train(
+        1, recipe, "--run-dir", "none", env={0: {"WORLD_SIZE": "2", "RANK": "1", "STRIX_DIST_TIMEOUT": "3"}}
+    )
+    assert done["codes"] == [1]
+    assert "train: rank 1: has not reached process 0 at 127.0.0.1:" in done["said"][0]
+    assert "train: rank 1: process 1 found nobody at 127.0.0.1:" in done["said"][0]
     assert not (workshop.path / "none").exists()

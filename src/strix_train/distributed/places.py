@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from strix_train.distributed.seats import Seat
+from strix_train.distributed.waiting import telling
 from strix_train.errors import InputError, Problem, TrainError
 
 
@@ -52,10 +53,15 @@ _held: list[Any] = []
 def _client(seat: Seat, libuv: bool) -> Any:
     from torch.distributed import PrefixStore, TCPStore
 
+    waits = (
+        f"has not reached process 0 at {seat.address}:{seat.port} yet, and tries for {seat.join:.0f} s in all; "
+        "is it started, and the port open?"
+    )
     try:
-        client = TCPStore(
-            seat.address, seat.port, is_master=False, timeout=timedelta(seconds=seat.join), use_libuv=libuv
-        )
+        with telling(seat.rank, waits, seat.join):
+            client = TCPStore(
+                seat.address, seat.port, is_master=False, timeout=timedelta(seconds=seat.join), use_libuv=libuv
+            )
     except RuntimeError as error:
         text = " ".join(str(error).split())[:200]
         raise TrainError(
@@ -86,8 +92,11 @@ def _address_of(interface: str) -> str:
     return ""
 
 
-def group(seat: Seat, device: Any) -> None:
-    """Make the process group. Raises TrainError where the processes do not reach one another."""
+def group(seat: Seat, device: Any, file: int = 2) -> None:
+    """Make the process group. Raises TrainError where the processes do not reach one another.
+
+    `file`: a descriptor, on which to say that it takes long.
+    """
     import torch
     import torch.distributed as dist
 
@@ -98,15 +107,20 @@ def group(seat: Seat, device: Any) -> None:
         kinds = "cpu:gloo,cuda:nccl"
         more["device_id"] = torch.device(device.torch)
     client = _client(seat, os.environ.get("USE_LIBUV", "1") == "1")
+    waits = (
+        "the processes have met, and do not get through to one another yet: gloo and RCCL choose ports of their own; "
+        "open all TCP ports between the machines (`strix-finetune cluster check` says which are not)"
+    )
     try:
-        dist.init_process_group(
-            kinds,
-            store=dist.PrefixStore("group", client),
-            rank=seat.rank,
-            world_size=seat.world,
-            timeout=timedelta(seconds=seat.timeout),
-            **more,
-        )
+        with telling(seat.rank, waits, seat.timeout, file):
+            dist.init_process_group(
+                kinds,
+                store=dist.PrefixStore("group", client),
+                rank=seat.rank,
+                world_size=seat.world,
+                timeout=timedelta(seconds=seat.timeout),
+                **more,
+            )
     except RuntimeError as error:
         raise TrainError(
             f"process {seat.rank} and the others do not reach one another: {' '.join(str(error).split())[:300]}",

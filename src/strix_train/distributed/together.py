@@ -12,12 +12,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from strix_train.distributed import agreement, places
 from strix_train.distributed.lifeline import Fault, Head, Lifeline, Tail
 from strix_train.distributed.seats import Seat
+from strix_train.distributed.waiting import telling, write
 from strix_train.errors import InputError, TrainError
 
 # Seconds that the work has to end by itself once another process has told its fault; the longest between two looks.
@@ -97,7 +98,13 @@ class Ranks:
             return [value]
         name = self._numbered(topic)
         self._leave(f"{name}/{self.rank}", value)
-        return [self._read(f"{name}/{rank}", rank, patient=rank == 0) for rank in range(self.world)]
+        found = []
+        for rank in range(self.world):
+            # process 0 speaks for all; it alone may be busy for long
+            waits = f"waits for process {rank} of {self.world}, for {self.seat.join:.0f} s at most; is it started?"
+            with telling(0, waits, self.seat.join, self._stderr) if self.rank == 0 and rank else nullcontext():
+                found.append(self._read(f"{name}/{rank}", rank, patient=rank == 0))
+        return found
 
     def agree(self, topic: str, facts: dict[str, Any]) -> None:
         """Compare facts. Raises Disagreement in every process where one has others than process 0."""
@@ -120,7 +127,7 @@ class Ranks:
     def start(self, device: Any) -> None:
         """Make the process group: gloo for what lies in memory, NCCL or RCCL for what lies on a GPU."""
         if self.world > 1:
-            places.group(self.seat, device)
+            places.group(self.seat, device, self._stderr)
 
     def check(self) -> None:
         """Raise PeerFault where another process has ended the run."""
@@ -183,12 +190,7 @@ class Ranks:
             error.told = True
             silent = isinstance(error, PeerFault) and self.rank and "process 0" not in str(error)
             for line in () if silent else str(error).splitlines():
-                self._write(line)
-
-    def _write(self, line: str) -> None:
-        prefix = f"rank {self.rank}: " if self.rank else ""
-        with suppress(OSError):
-            os.write(self._stderr, f"train: {prefix}{line}\n".encode())
+                write(self.rank, line, self._stderr)
 
     def _peer(self, fault: Fault) -> PeerFault:
         host = self._hosts[fault.rank] if len(set(self._hosts)) > 1 else ""
