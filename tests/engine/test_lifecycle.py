@@ -82,6 +82,14 @@ def test_a_killed_driver_s_container_is_reaped_and_its_service_is_gone(bench: Be
         wait_until(lambda: not _services(socket.parent), "the private service still runs")
 
 
+def _environments(folder: Path) -> list[bytes]:
+    found = []
+    for pid in _services(folder):
+        with suppress(OSError):
+            found.append(Path(f"/proc/{pid}/environ").read_bytes())
+    return found
+
+
 def _services(folder: Path) -> list[int]:
     """Processes whose command line names the private folder, or that run a service with it as their home."""
     found = []
@@ -165,8 +173,11 @@ def test_the_user_s_own_containers_conf_is_respected(tmp_path: Path) -> None:
     try:
         folder = Path(service.url.removeprefix("unix://")).parent
         assert not (folder / "containers.conf").exists()
-        told = [Path(f"/proc/{pid}/environ").read_bytes() for pid in _services(folder)]
-        assert any(f"CONTAINERS_CONF={own}".encode() in environ for environ in told)
+        # a process that is starting another program shows an empty environment for a moment
+        until = time.monotonic() + 5
+        while not any(f"CONTAINERS_CONF={own}".encode() in environ for environ in _environments(folder)):
+            assert time.monotonic() < until, _environments(folder)
+            time.sleep(0.05)
     finally:
         service.stop()
 
