@@ -62,8 +62,8 @@ def test_the_demo_trains_on_two_nodes_and_goes_on_after_the_time_limit(
     done = json.loads((run / "status.json").read_text())["step"]
     assert 1 <= done < 6
     assert containers(cluster) == before
-    # Slurm would wait two minutes
-    cluster.run("scontrol", "update", f"jobid={job}", "starttime=now")
+    # Slurm would wait two minutes; within the second in which the job was ended, slurmd refuses to start it again
+    cluster.run("scontrol", "update", f"jobid={job}", "starttime=now+2")
     cluster.wait(job, lambda: cluster.state(job) == "COMPLETED", 300, tmp_path)
     told = log.read_text()
     assert f"resume    from step {done} of 6" in told
