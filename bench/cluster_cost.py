@@ -1,30 +1,24 @@
 """The model of a step's time beside real steps: two processes in network namespaces of their own, joined by a wire.
 
-The wire is a veth pair whose rate tc's token buckets limit, in both directions. Nothing outside of the two namespaces
-is touched, and both are gone with their processes. Needs root, iproute2, and torch (STRIX_TRAIN_PYTHON names a Python
-that has it). What is printed is for docs/clusters.md; a busy machine computes more slowly, and so do both columns.
+Needs root, iproute2 (bench.wires), and torch: STRIX_TRAIN_PYTHON names a Python that has it. What is printed is for
+docs/clusters.md; a busy machine computes more slowly, and so do both columns.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from bench import wires
 from strix_train.estimate import machines, shapes, sharing, steps
 from strix_train.estimate.links import Link
 from strix_train.estimate.memory import Wish
 from strix_train.estimate.sharing import Sharing
 
-ROOT = Path(__file__).resolve().parents[1]
-ADDRESSES, PORT = ("10.99.0.1", "10.99.0.2"), 29611
+WORKER = "bench.cluster_worker"
 # A small Llama in 32 bits: 9 million weights.
 CONFIG = {
     "model_type": "llama",
@@ -91,109 +85,6 @@ def wish(adapter: str, accumulation: int) -> Wish:
     )
 
 
-class Pair:
-    """Two ranks at work, and the wire between them."""
-
-    def __init__(
-        self, workers: tuple[subprocess.Popen[str], subprocess.Popen[str]], spaces: tuple[int, ...] = ()
-    ) -> None:
-        self.workers, self.spaces = workers, spaces
-
-    def do(self, **told: Any) -> dict[str, float]:
-        """Let both do one thing and return what rank 0 says."""
-        for worker in self.workers:
-            assert worker.stdin
-            worker.stdin.write(json.dumps(told) + "\n")
-            worker.stdin.flush()
-        head = self.workers[0]
-        assert head.stdout
-        line = head.stdout.readline()
-        if not line:
-            raise SystemExit(f"a rank ended ({head.poll()}): see what it printed above")
-        found: dict[str, float] = json.loads(line)
-        return found
-
-    def limit(self, gbit: float) -> None:
-        """Let each direction carry `gbit` at most."""
-        for at, space in enumerate(self.spaces):
-            rate = f"{gbit * 1000:g}mbit"
-            # a bucket of 2 ms, at least one of the largest packets that the kernel cuts late
-            burst = str(max(128 * 1024, int(gbit * 1e9 / 8 * 0.002)))
-            _inside(space, "tc", "qdisc", "replace", "dev", f"v{at}", "root", "tbf", "rate", rate, "burst", burst,
-                    "latency", "50ms")  # fmt: skip
-
-
-@contextmanager
-def pair(python: str) -> Iterator[Pair]:
-    """Start two ranks, each in a network namespace of its own with one end of a wire."""
-    with ExitStack() as stack:
-        spaces = (_space(stack), _space(stack))
-        _inside(spaces[0], "ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1", "netns", str(spaces[1]))
-        for at, space in enumerate(spaces):
-            _inside(space, "ip", "address", "add", f"{ADDRESSES[at]}/30", "dev", f"v{at}")
-            _inside(space, "ip", "link", "set", f"v{at}", "up")
-            _inside(space, "ip", "link", "set", "lo", "up")
-        into = (("nsenter", "--net", "--target", str(space)) for space in spaces)
-        yield Pair(started(stack, python, ADDRESSES, PORT, ("v0", "v1"), into), spaces)
-
-
-def _space(stack: ExitStack) -> int:
-    """Return the process that keeps a new network namespace."""
-    mine = Path("/proc/self/ns/net").readlink()
-    # it ends with its stdin, so also where this process is killed
-    keeper = subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE)
-    stack.callback(keeper.wait)
-    stack.callback(keeper.kill)
-    while Path(f"/proc/{keeper.pid}/ns/net").readlink() == mine:
-        if keeper.poll() is not None:
-            raise SystemExit("no network namespace could be made: this measurement needs root")
-        time.sleep(0.01)
-    return keeper.pid
-
-
-def started(
-    stack: ExitStack,
-    python: str,
-    addresses: tuple[str, str],
-    port: int,
-    interfaces: tuple[str, str],
-    into: Iterable[tuple[str, ...]] = ((), ()),
-) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
-    """Start two ranks, each by the words of `into` before its own; they end with the stack."""
-    head = f"{addresses[0]}:{port}"
-    found = []
-    for rank, (address, interface, words) in enumerate(zip(addresses, interfaces, into, strict=True)):
-        own = {"RANK": str(rank), "HEAD": head, "ADDRESS": address, "GLOO_SOCKET_IFNAME": interface}
-        # Debian's PyTorch has no libuv
-        more = {"OMP_NUM_THREADS": "1", "USE_LIBUV": "0", "PYTHONPATH": str(ROOT)}
-        environment = {**os.environ, **own, **more}
-        command = [*words, python, "-m", "bench.cluster_worker"]
-        worker = subprocess.Popen(
-            command, env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        stack.callback(_end, worker)
-        found.append(worker)
-    return found[0], found[1]
-
-
-def _end(worker: subprocess.Popen[str]) -> None:
-    """Let a rank end by itself, which it does with its stdin, and not wait long for it."""
-    assert worker.stdin
-    assert worker.stdout
-    with suppress(OSError):
-        worker.stdin.close()
-    try:
-        worker.wait(timeout=5)
-    except subprocess.TimeoutExpired:
-        worker.kill()
-        worker.wait()
-    worker.stdout.close()
-
-
-def _inside(space: int, *words: str) -> None:
-    subprocess.run(["nsenter", "--net", "--target", str(space), *words], check=True)
-
-
 def told(adapter: str, accumulation: int, steps: int = STEPS) -> dict[str, Any]:
     """Return what the ranks are told to measure, but for how they share."""
     size = {"config": CONFIG, "rows": ROWS, "length": LENGTH, "rank": RANK, "steps": steps, "bucket": BUCKET}
@@ -202,10 +93,10 @@ def told(adapter: str, accumulation: int, steps: int = STEPS) -> dict[str, Any]:
 
 def measured(python: str) -> Iterator[Row]:
     """Yield each case on each wire; what computing alone takes is measured beside it, on both ranks at once."""
-    with pair(python) as ranks:
+    with wires.wired(python, WORKER) as ranks:
         for gbit in GBITS:
             ranks.limit(gbit)
-            found = ranks.do(work="probe", mib=max(8, int(64 * gbit)), to=ADDRESSES[1])
+            found = ranks.do(work="probe", mib=max(8, int(64 * gbit)), to=wires.address(1))
             link = Link(f"{gbit:g} Gbit/s", found["gbit"], found["round_trip"], "measured")
             for how, adapter, accumulation in CASES:
                 took = ranks.do(**told(adapter, accumulation), sharing=how)

@@ -1,7 +1,7 @@
 """One rank of `python -m bench cluster-cost`: real steps of a small model over gloo, as told on stdin, line by line.
 
-Each line is a JSON object; each is answered by rank 0 with one. Needs torch, transformers and peft. RANK, and HEAD and
-ADDRESS (where rank 0 listens as address:port, and this rank's own address) are in the environment.
+Each line is a JSON object; each is answered by rank 0 with one. Needs torch, transformers and peft. RANK, WORLD_SIZE,
+and HEAD and ADDRESS (where rank 0 listens as address:port, and this rank's own address) are in the environment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import statistics
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,9 @@ def counted() -> int:
 def probe(told: dict[str, Any]) -> dict[str, float]:
     """Return Gbit/s of one TCP connection from rank 0 to rank 1, and the microseconds of a byte there and back."""
     rank = dist.get_rank()
+    if rank > 1:
+        dist.barrier()
+        return {}
     with socket.create_server((os.environ["ADDRESS"], PROBE)) if rank else nullcontext() as server:
         dist.barrier()
         wire = server.accept()[0] if server else socket.create_connection((told["to"], PROBE), timeout=30)
@@ -144,12 +147,11 @@ def _answers(wire: socket.socket, mib: int) -> dict[str, float]:
     return {}
 
 
-def main() -> None:
-    """Do what each line says."""
+def serve(works: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]]) -> None:
+    """Do what each line says, by the work that it names; rank 0 answers."""
     torch.set_num_threads(1)
-    rank = int(os.environ["RANK"])
-    dist.init_process_group("gloo", init_method=f"tcp://{os.environ['HEAD']}", rank=rank, world_size=2)
-    works: dict[str, Callable[[dict[str, Any]], dict[str, float]]] = {"measure": measure, "probe": probe}
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", init_method=f"tcp://{os.environ['HEAD']}", rank=rank, world_size=ranks)
     for line in sys.stdin:
         told = json.loads(line)
         found = works[told.pop("work")](told)
@@ -159,4 +161,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve({"measure": measure, "probe": probe})

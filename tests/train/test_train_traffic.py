@@ -8,28 +8,28 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from bench import cluster_cost
-from bench.cluster_cost import Pair
+from bench import cluster_cost, wires
+from bench.wires import Ranks
 
 from strix_train.estimate import sharing
 from strix_train.estimate.sharing import Sharing
 
 
 @pytest.fixture(scope="module")
-def ranks() -> Iterator[Pair]:
+def ranks() -> Iterator[Ranks]:
     with socket.socket() as found, ExitStack() as stack:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
         found.close()
         here = ("127.0.0.1", "127.0.0.1")
-        yield Pair(cluster_cost.started(stack, sys.executable, here, port, ("lo", "lo")))
+        yield Ranks(wires.started(stack, sys.executable, cluster_cost.WORKER, here, port, ("lo", "lo")))
 
 
 @pytest.mark.parametrize(
     ("how", "adapter", "accumulation"),
     [("ddp", "full", 2), ("ddp", "lora", 1), ("fsdp", "full", 2), ("fsdp", "lora", 1)],
 )
-def test_two_ranks_send_what_is_estimated(ranks: Pair, how: Sharing, adapter: str, accumulation: int) -> None:
+def test_two_ranks_send_what_is_estimated(ranks: Ranks, how: Sharing, adapter: str, accumulation: int) -> None:
     found = ranks.do(**cluster_cost.told(adapter, accumulation, steps=1), sharing=how)
     wish = cluster_cost.wish(adapter, accumulation)
     counted = sharing.traffic(wish, how, 2).step(accumulation)
