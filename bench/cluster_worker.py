@@ -6,12 +6,14 @@ and HEAD and ADDRESS (where rank 0 listens as address:port, and this rank's own 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
 import statistics
 import struct
 import sys
+import termios
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -88,23 +90,36 @@ def step(ready: torch.nn.Module, optimizer: torch.optim.Optimizer, rows: torch.T
 
 
 def counted() -> int:
-    """Return the bytes that this process has given to its sockets, sent again and headers left out.
+    """Return the bytes that this process has given to its sockets, each once, headers left out.
 
-    Not those that the other has acknowledged: some of a step's last ones are under way when it ends.
+    Those that the others have acknowledged, and those that they have not: some of a step's last ones are under way when
+    it ends. What the kernel counts as sent has bytes twice that a full queue of this machine has refused.
     """
     total = 0
     for each in Path("/proc/self/fd").iterdir():
         try:
             if each.readlink().name.startswith("socket:"):
                 with socket.socket(fileno=os.dup(int(each.name))) as found:
-                    # struct tcp_info of linux/tcp.h, from Linux 4.19 on: tcpi_bytes_sent and tcpi_bytes_retrans, of 64
-                    # bits, stand at byte 200, tcpi_notsent_bytes, of 32, at 144
-                    info = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 216)
-                    sent, again = struct.unpack_from("QQ", info, 200)
-                    total += sent - again + struct.unpack_from("I", info, 144)[0]
+                    total += _given(found)
         except (OSError, struct.error):
             continue  # closed meanwhile, or no TCP
     return total
+
+
+def _given(found: socket.socket) -> int:
+    """Return the bytes that were given to a TCP socket."""
+    while True:
+        before = _acknowledged(found)
+        waiting = struct.unpack("i", fcntl.ioctl(found, termios.TIOCOUTQ, bytes(4)))[0]
+        after = _acknowledged(found)
+        if before == after:
+            return int(after + waiting)
+
+
+def _acknowledged(found: socket.socket) -> int:
+    # of linux/tcp.h: tcpi_bytes_acked, of 64 bits, stands at byte 120 of struct tcp_info
+    info = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 128)
+    return int(struct.unpack_from("Q", info, 120)[0])
 
 
 def probe(told: dict[str, Any]) -> dict[str, float]:
