@@ -150,6 +150,11 @@ def parts(wish: Wish, *, ranks: int = 1) -> Parts:
     )
 
 
+def kept(wish: Wish) -> float:
+    """Return the bytes on the device that all layers keep of one pass, from its forward to its backward part."""
+    return _layers(wish)[0]
+
+
 def _narrowed(wish: Wish) -> float:
     """Return the bytes of the 16-bit copies of weights that autocast keeps until the forward pass is over.
 

@@ -75,7 +75,7 @@ def step(
     """
     one = compute / accumulation
     parts = zip((sent.forward, sent.backward, sent.once), sent.gathers, sent.messages, strict=True)
-    there, back, once = (_wire(each + (gather - 1) * some, count, ranks, link) for each, some, count in parts)
+    there, back, once = (wire(each + (gather - 1) * some, count, ranks, link) for each, some, count in parts)
     passes = _beside(one * first, there, overlap) + _beside(one * (1 - first), back, overlap)
     # what is sent once goes beside the last backward pass, or what that has left of itself
     left = max(0.0, one * (1 - first) - back)
@@ -110,7 +110,7 @@ def _more(least: int) -> Iterator[int]:
         value = max(value + 1, ceil(value * 1.1) if value > 16 else 0)
 
 
-def _wire(sent: float, messages: int, ranks: int, link: Link) -> float:
+def wire(sent: float, messages: int, ranks: int, link: Link) -> float:
     """Return the seconds that bytes take in so many collectives of n-1 hops each."""
     return sent / link.bytes_per_s + messages * ((ranks - 1) * link.round_trip / 2 * 1e-6 + _CALL)
 
