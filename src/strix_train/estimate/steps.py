@@ -21,7 +21,8 @@ from strix_train.estimate.sharing import Sharing, Traffic
 # Seconds that a collective takes beside the wire, and the share of the ideal that is good enough.
 _CALL = 30e-6
 GOOD = 0.9
-# gloo gathers in one direction after the other, nearly: times of the wire, measured with two ranks (docs/clusters.md).
+# Two ranks of gloo gather in one direction after the other, nearly: times of the wire, measured; four take it once
+# (docs/clusters.md).
 GLOO_GATHER = 1.75
 
 
@@ -44,7 +45,7 @@ def of(wish: Wish, machine: Machine, sharing: Sharing, ranks: int, link: Link) -
     pace = speed.of(share.shared(wish, sharing), machine)
     if pace is None:
         return None
-    sent, gather = share.traffic(wish, sharing, ranks), 1.0 if machine.is_gpu else GLOO_GATHER
+    sent, gather = share.traffic(wish, sharing, ranks), 1.0 if machine.is_gpu or ranks > 2 else GLOO_GATHER
     return step(
         pace.seconds, forward(wish), wish.accumulation, sent, ranks, link, overlap=overlap(machine), gather=gather
     )
