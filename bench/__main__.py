@@ -1,6 +1,6 @@
 """python -m bench NAME...; without names: noop, edit and size. cold takes ten minutes and needs root, rccl five,
-rccl-full twenty, bare fifteen, rebuild twenty, cluster-cost, which needs root and torch, ten, and pieces, which needs
-torch, two."""
+rccl-full twenty, bare fifteen, rebuild twenty, cluster-cost and pipeline, which need root and torch, ten each, and
+pieces, which needs torch, two."""
 
 from __future__ import annotations
 
@@ -8,7 +8,22 @@ import os
 import platform
 import sys
 
-from bench import bare, check, cluster_cost, cluster_tables, cold, edit, estimate, noop, pieces, rccl, rebuild, size
+from bench import (
+    bare,
+    check,
+    cluster_cost,
+    cluster_tables,
+    cold,
+    edit,
+    estimate,
+    noop,
+    pieces,
+    pipeline,
+    pipeline_tables,
+    rccl,
+    rebuild,
+    size,
+)
 
 BENCHES = {
     "noop": noop.main,
@@ -25,6 +40,8 @@ BENCHES = {
     "cluster-cost": cluster_cost.main,
     "cluster-tables": cluster_tables.main,
     "pieces": pieces.main,
+    "pipeline": pipeline.main,
+    "pipeline-tables": pipeline_tables.main,
 }
 
 

@@ -153,16 +153,21 @@ def _need(wish: Wish, how: Sharing, link: Link) -> str:
     return f"batch {batch}" if batch else "a faster link"
 
 
-def written(page: str) -> str:
-    """Return the page with the tables of now."""
-    before, _, rest = page.partition(BEGIN)
-    return before + BEGIN + "\n" + text() + "\n" + END + rest.partition(END)[2]
+def written(page: str, begin: str = BEGIN, tables: str = "") -> str:
+    """Return the page with the tables of now; `begin`: the line that they stand behind, `tables`: others than these."""
+    before, _, rest = page.partition(begin)
+    return before + begin + "\n" + (tables or text()) + "\n" + END + rest.partition(END)[2]
+
+
+def write(begin: str, tables: str) -> None:
+    """Write the tables into the page where they are others than it has."""
+    page = PAGE.read_text(encoding="utf-8")
+    if written(page, begin, tables) != page:
+        PAGE.write_text(written(page, begin, tables), encoding="utf-8")
+        print(f"{PAGE.name} was written")
 
 
 def main() -> None:
     """Print the tables, and write them into the page."""
     print(text())
-    page = PAGE.read_text(encoding="utf-8")
-    if written(page) != page:
-        PAGE.write_text(written(page), encoding="utf-8")
-        print(f"{PAGE.name} was written")
+    write(BEGIN, text())

@@ -1,10 +1,11 @@
-"""The cost model of a pipeline: hand-computed steps, what a cut holds and sends."""
+"""The cost model of a pipeline: hand-computed steps, what a cut holds and sends, and the page's table."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+from bench import cluster_tables, pipeline_tables
 
 from strix_train.estimate import configs, links, machines, memory, pipeline, shapes, speed
 from strix_train.estimate.links import Link
@@ -84,3 +85,10 @@ def test_more_microbatches_are_nearer_to_the_ideal_and_no_step_beats_it() -> Non
 def test_layers_that_cannot_be_cut(stages: int) -> None:
     with pytest.raises(ValueError, match=f"32 layers of 1 kinds cannot be cut for {stages} machines"):
         pipeline.cut(Wish(EIGHT), HALO, stages)
+
+
+def test_the_page_has_the_table_of_now() -> None:
+    """Where this fails, run `python -m bench pipeline-tables`."""
+    page = cluster_tables.PAGE.read_text(encoding="utf-8")
+    assert pipeline_tables.text() in page
+    assert cluster_tables.written(page, pipeline_tables.BEGIN, pipeline_tables.text()) == page
