@@ -18,6 +18,8 @@ from strix_finetune.errors import InputError, Place, Problem
 
 _NAMED = re.compile(r"^[\w-]+=")  # uv's "name=URL"
 _SECTIONS = ("global", "download", "install")
+# uv has no variable for "no index", and with the usual one it believes a page in its cache more than a folder
+_NOWHERE = "file:///no-index"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +50,15 @@ class Indexes:
         An index that is a folder of this host is left out: a build step cannot reach it, and a lock made
         with it would name files that no build finds.
         """
+        extra = () if self.no_index else self.extra
         found = {
-            "UV_DEFAULT_INDEX": "" if _local(self.default) else self.default,
-            "UV_INDEX": " ".join(entry for entry in self.extra if not _local(_NAMED.sub("", entry))),
+            "UV_DEFAULT_INDEX": _NOWHERE if self.no_index else "" if _local(self.default) else self.default,
+            "UV_INDEX": " ".join(entry for entry in extra if not _local(_NAMED.sub("", entry))),
             "UV_FIND_LINKS": ",".join([*(link for link in self.links if not _local(link)), *([wheels] * bool(wheels))]),
             "UV_INDEX_STRATEGY": self.strategy,
             "UV_INSECURE_HOST": " ".join(self.trusted_hosts),
             "UV_HTTP_TIMEOUT": self.timeout,
-            # uv has no variable for "no index"; where all links are folders, no network is the same
+            # where all links are folders
             "UV_OFFLINE": "1" if self.no_index and all(_local(link) for link in self.links) else "",
         }
         if not found["UV_INDEX"]:
