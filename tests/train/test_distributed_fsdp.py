@@ -159,6 +159,18 @@ def test_what_is_gathered_lies_on_the_disk(tmp_path: Path) -> None:
     assert not mapped(spool.kept(torch.ones(3), tmp_path), "(deleted)")
 
 
+def test_where_no_file_can_be_mapped_memory_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    def no(*words: Any, **more: Any) -> Any:
+        raise RuntimeError("unable to mmap 4194304 bytes from file: No such device (19)")
+
+    monkeypatch.setattr(torch, "from_file", no)
+    value = torch.ones(2**20)
+    assert torch.equal(spool.kept(value, tmp_path), value)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_full_disk_is_an_error_and_no_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 

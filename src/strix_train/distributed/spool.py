@@ -18,7 +18,8 @@ _LEAST = 2**20
 def kept(tensor: Any, folder: Path) -> Any:
     """Return a copy of a tensor whose numbers lie in a file of `folder`, which goes with it.
 
-    `folder` is made where it is not there. Raises OSError where the disk is full, before anything is written.
+    `folder` is made where it is not there. Where its file system maps no files (some shared folders of virtual
+    machines), the copy lies in memory. Raises OSError where the disk is full, before anything is written.
     """
     import torch
 
@@ -28,6 +29,9 @@ def kept(tensor: Any, folder: Path) -> Any:
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".whole-") as file:
         # a mapped page for which there is no room would end this process by a signal
         os.posix_fallocate(file.fileno(), 0, tensor.numel() * tensor.element_size())
-        mapped = torch.from_file(file.name, shared=True, size=tensor.numel(), dtype=tensor.dtype)
+        try:
+            mapped = torch.from_file(file.name, shared=True, size=tensor.numel(), dtype=tensor.dtype)
+        except RuntimeError:
+            return tensor.cpu()
     mapped.copy_(tensor.reshape(-1))
     return mapped.view(tensor.shape)
