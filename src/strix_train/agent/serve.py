@@ -18,7 +18,7 @@ TOKEN_BYTES = 16
 HELLO = b"strix\n"
 _BLOCK = 1 << 20
 _TICK = 0.1
-_closing: list[threading.Event] = []
+_serving: list[tuple[threading.Event, threading.Thread]] = []
 # more than all probes of one connection take
 _PATIENCE = 20.0
 
@@ -57,20 +57,24 @@ def serve(
     until = time.monotonic() + seconds
     secret = bytes.fromhex(token)
     closed = threading.Event()
-    _closing.append(closed)
     for target, sockets in ((_accept, listeners), (_echo, [datagrams])):
-        threading.Thread(target=target, args=(sockets, secret, until, closed), daemon=True).start()
+        thread = threading.Thread(target=target, args=(sockets, secret, until, closed), daemon=True)
+        thread.start()
+        _serving.append((closed, thread))
     opened = [sock.getsockname()[1] for sock in listeners]
     return {"ports": [port for port in opened if port not in chosen], "some": chosen, "udp": udp, "taken": taken}
 
 
 def unserve(seconds: float) -> bool:
-    """Close all that `serve` opened, and wait until it is."""
-    for closed in _closing:
+    """Close all that `serve` opened, and wait until it is: training binds a port of it next. Returns whether it is."""
+    until = time.monotonic() + seconds
+    for closed, _ in _serving:
         closed.set()
-    time.sleep(2 * _TICK)
-    _closing.clear()
-    return True
+    for _, thread in _serving:
+        thread.join(max(0.0, until - time.monotonic()))
+    done = not any(thread.is_alive() for _, thread in _serving)
+    _serving.clear()
+    return done
 
 
 def _listener(family: int, address: str, port: int) -> socket.socket:

@@ -23,7 +23,7 @@ from strix_finetune.cluster.nodes import Node
 from strix_finetune.cluster.reach import Reached
 from strix_finetune.cluster.remote import parse
 from strix_finetune.engine.base import EngineInfo
-from strix_train.agent import collective, rdma
+from strix_train.agent import collective, rdma, serve
 from tests.unit.cluster.agentprocess import agent
 
 A, B = "127.0.0.11", "127.0.0.12"
@@ -163,6 +163,23 @@ def test_a_link_that_is_only_slow_does_not_stand_still(pair: tuple[Agent, Agent]
     assert found["stalled"] == 0
     assert 0 < found["bytes"] < 32 << 20
     assert time.monotonic() - begin < 4
+
+
+@pytest.mark.parametrize(("patience", "done"), [(0.1, False), (5.0, True)])
+def test_what_listens_is_waited_for_until_it_is_closed(
+    monkeypatch: pytest.MonkeyPatch, patience: float, done: bool
+) -> None:
+    """A machine that is busy closes late, and training binds the same port next."""
+    accept = serve._accept
+
+    def late(*words: Any) -> None:
+        accept(*words)
+        time.sleep(0.5)
+
+    monkeypatch.setattr(serve, "_accept", late)
+    (port,) = serve.serve(5, TOKEN, B, [], some=1)["some"]
+    assert serve.unserve(patience) is done
+    serve._listener(socket.AF_INET, B, port).close()
 
 
 def test_what_cannot_be_done_is_said(pair: tuple[Agent, Agent]) -> None:
