@@ -162,7 +162,8 @@ def _sharing(wish: Load, work: _Work) -> tuple[Load, _Work]:
         device = replace(device, torch="cpu")
     gathered = shared.kind == "fsdp" and shared.direct and wish.adapter.kind in ("lora", "rslora")
     whole = shared.whole or gathered
-    stored = shared.kind == "fsdp" and not whole
+    # dora makes its magnitudes of the weights as they are loaded
+    stored = shared.kind == "fsdp" and not whole and wish.adapter.kind in ("full", "lora", "rslora")
     return replace(wish, device=device, whole=whole, stored=stored), replace(work, plan=plan, shared=shared)
 
 

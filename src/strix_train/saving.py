@@ -11,7 +11,7 @@ from typing import Any
 
 from strix_train import checkpoints
 from strix_train.console import gigabytes
-from strix_train.distributed import randomness, zero
+from strix_train.distributed import randomness, spool, zero
 from strix_train.distributed.shards import local
 from strix_train.distributed.together import Ranks
 from strix_train.errors import TrainError
@@ -25,18 +25,18 @@ def tensor_bytes(tensors: Any) -> int:
     return sum(int(tensor.numel()) * int(tensor.element_size()) for tensor in tensors)
 
 
-def checkpoint_bytes(model: Any, optimizer: Any) -> int:
+def checkpoint_bytes(model: Any, optimizer: Any, strategy: str = "none") -> int:
     """Return about how many bytes a checkpoint takes: what learns (or, with no adapter, all) and optimizer states.
 
-    Before the first step an optimizer holds no states: two numbers of the weight's own kind are counted then.
+    Before the first step an optimizer holds no states: two numbers of the weight's own kind are counted then. With
+    strategy fsdp, large tensors of one of both lie on the disk a second time while they are written.
     """
     learns = [weight for weight in model.parameters() if weight.requires_grad]
-    weights = tensor_bytes(learns if hasattr(model, "peft_config") else model.parameters())
-    states = 0
-    if optimizer is not None:
-        for state in optimizer.state.values():
-            states += tensor_bytes(value for value in state.values() if hasattr(value, "numel"))
-    return weights + (states or 2 * tensor_bytes(learns))
+    weights = learns if hasattr(model, "peft_config") else list(model.parameters())
+    states = [value for state in (optimizer.state.values() if optimizer else ()) for value in state.values()]
+    states = [value for value in states if hasattr(value, "numel")] or [*learns, *learns]
+    passing = max(tensor_bytes(filter(spool.is_large, each)) for each in (weights, states)) if strategy == "fsdp" else 0
+    return tensor_bytes(weights) + tensor_bytes(states) + passing
 
 
 @dataclass(slots=True)
@@ -98,9 +98,7 @@ class Saver:
         """Let `write` write the checkpoint aside, then publish it. A failure leaves nothing half-written."""
         step = int(trainer.state.global_step)
         if self.main:
-            needed = checkpoint_bytes(trainer.model, trainer.optimizer)
-            # what is gathered of pieces lies on the disk, too, while it is written
-            self.room.make(2 * needed if self.strategy == "fsdp" else needed, self.spare())
+            self.room.make(checkpoint_bytes(trainer.model, trainer.optimizer, self.strategy), self.spare())
             checkpoints.clear(self.folder)
         self.ranks.main_first("room")
         self.writing = True

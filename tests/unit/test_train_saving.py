@@ -176,3 +176,12 @@ def test_the_size_of_a_checkpoint() -> None:
     assert checkpoint_bytes(Model(frozen, learning, adapter=False), None) == 2040 + 80
     state = {learning: {"exp_avg": Tensor(10, 1), "exp_avg_sq": Tensor(10, 1), "step": 3}}
     assert checkpoint_bytes(Model(frozen, learning), SimpleNamespace(state=state)) == 40 + 20
+
+
+def test_what_is_gathered_of_pieces_takes_its_room_for_a_while() -> None:
+    small, large = Tensor(10), Tensor(2**19)
+    assert checkpoint_bytes(Model(Tensor(5, requires_grad=False), small), None, "fsdp") == 40 + 80
+    # of the weights and of the optimizer's states, one lies there at a time
+    assert checkpoint_bytes(Model(small, large, adapter=False), None, "fsdp") == 3 * (40 + 2**21) + 2 * 2**21
+    few = SimpleNamespace(state={0: {"step": Tensor(1), "exp_avg": Tensor(2**18)}})
+    assert checkpoint_bytes(Model(small, large, adapter=False), few, "fsdp") == (40 + 2**21) + (4 + 2**20) + 2**21

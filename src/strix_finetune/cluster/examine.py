@@ -96,10 +96,10 @@ def look(
         found = Found(cluster, tuple(bases.values()))
         findings += [finding for check in _BEFORE for finding in check(found)] if bases else []
         if len(running) > 1:
-            found = _try_ways(found, running, tell, quick=quick)
-            findings += [finding for check in _WAYS for finding in check(found)]
+            found, late = _try_ways(found, running, tell, quick=quick)
+            findings += [*(finding for check in _WAYS for finding in check(found)), *late]
             if not quick:
-                found = _reduce(found, running, findings, tell, begin)
+                found = _reduce(found, running, findings, late, tell, begin)
                 findings += collectives.check(found)
     environments = {
         node.name: environment(cluster, node, found.nodes, found.ways) for node in found.nodes if node.interfaces
@@ -203,8 +203,11 @@ def _each(running: Sequence[Agent], work: Callable[[Agent], Any]) -> list[tuple[
         return list(zip((agent.name for agent in running), pool.map(one, running), strict=True))
 
 
-def _try_ways(found: Found, running: Sequence[Agent], tell: Tell, *, quick: bool) -> Found:
-    """Have every node listen and every other one connect, then measure; torch is loaded meanwhile."""
+def _try_ways(found: Found, running: Sequence[Agent], tell: Tell, *, quick: bool) -> tuple[Found, list[Finding]]:
+    """Have every node listen and every other one connect, then measure; torch is loaded meanwhile.
+
+    Beside what was found: who still listens at the end, on ports that training binds.
+    """
     nodes = {node.name: node for node in found.nodes}
     for backend in () if quick else _backends(found):
         for agent in running:
@@ -217,8 +220,13 @@ def _try_ways(found: Found, running: Sequence[Agent], tell: Tell, *, quick: bool
     tried = ways_module.try_ports(running, nodes, served, secret)
     tell("measuring the ways")
     measured: list[WayFacts] = ways_module.measure(running, nodes, tried, secret)
-    _each(running, lambda agent: agent.get("unserve", 2))
-    return replace(found, nodes=tuple(facts), ways=tuple(measured))
+    says = "what listened for the other nodes is not closed after 5 s: the machine is too busy"
+    late = [
+        Finding("ports", "warning", (name,), says, "check again when it has time")
+        for name, closed in _each(running, lambda agent: agent.get("unserve", 5))
+        if closed is False
+    ]
+    return replace(found, nodes=tuple(facts), ways=tuple(measured)), late
 
 
 def _backends(found: Found) -> list[str]:
@@ -226,9 +234,11 @@ def _backends(found: Found) -> list[str]:
     return ["gloo", "nccl"] if all(node.gpus for node in found.nodes) else ["gloo"]
 
 
-def _reduce(found: Found, running: Sequence[Agent], findings: list[Finding], tell: Tell, begin: float) -> Found:
-    """An all_reduce over all nodes, unless it is known that it would hang."""
-    known = [item for item in findings if item.level == "failure" and item.check in _STOPS]
+def _reduce(
+    found: Found, running: Sequence[Agent], findings: list[Finding], late: list[Finding], tell: Tell, begin: float
+) -> Found:
+    """An all_reduce over all nodes, unless it is known that it would fail."""
+    known = [item for item in findings if item.level == "failure" and item.check in _STOPS] or late
     if known:
         says = f"not tried, since {known[0].check} failed on {known[0].where}"
         findings.append(Finding("allreduce", "warning", (), says, "cure the failures, and check again"))

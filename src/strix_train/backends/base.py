@@ -20,7 +20,7 @@ class Load:
     """How a model is loaded. `max_length` in tokens; `rules`: what this device needs.
 
     `adapter`: what is going to learn, which says what the model is held in. `whole`: this process holds every weight
-    of a layer while it computes. `stored`: the weights stay of the type that their files have, in which they are
+    of a layer while it computes. `stored`: weights may stay of the type that their files have, in which they are
     mapped; they get another when they are cut into pieces.
     """
 

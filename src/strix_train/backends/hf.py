@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from strix_train import ruling
-from strix_train.backends import chunkedloss
+from strix_train.backends import chunkedloss, storedtype
 from strix_train.backends.base import Load
 from strix_train.errors import InputError, Problem
 from strix_train.lean.install import Lean, install
@@ -120,18 +120,25 @@ class PlainBackend:
     def _load(self, kind: Any, wish: Load, **more: Any) -> tuple[Any, Any]:
         from transformers import AutoTokenizer
 
-        model = kind.from_pretrained(
+        wanted = weights_of(wish)
+        stored = storedtype.of_files(wish.model) if wish.stored else None
+        model = self._model(kind, wish, stored or wanted, **more)
+        if stored not in (None, wanted) and wish.precision == "fp32" and storedtype.rounds(model):
+            model = self._model(kind, wish, wanted, **more)
+        ruling.on_model(wish.rules, model)
+        tokenizer = AutoTokenizer.from_pretrained(wish.model.source, local_files_only=wish.model.local)
+        return model, tokenizer
+
+    def _model(self, kind: Any, wish: Load, dtype: Any, **more: Any) -> Any:
+        return kind.from_pretrained(
             wish.model.source,
-            dtype="auto" if wish.stored else weights_of(wish),
+            dtype=dtype,
             device_map={"": wish.device.torch},
             local_files_only=wish.model.local,
             quantization_config=quantization(wish, _written(wish)),
             **ruling.loading(wish.rules),
             **more,
         )
-        ruling.on_model(wish.rules, model)
-        tokenizer = AutoTokenizer.from_pretrained(wish.model.source, local_files_only=wish.model.local)
-        return model, tokenizer
 
     def adapt(self, model: Any, adapter: LowRank | Full, wish: Load, *, scores: bool = False) -> Any:
         """Return the model with what learns: a fresh adapter, drawn from the seed, or every weight.

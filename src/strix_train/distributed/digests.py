@@ -31,33 +31,19 @@ def config(model: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-class Digest:
-    """Of tensors: their names, shapes, types and some of their bits."""
-
-    def __init__(self) -> None:
-        self._found = hashlib.sha256()
-
-    def add(self, name: str, tensor: Any) -> None:
-        """Look at a tensor; of one that holds no numbers yet, at its name and shape alone."""
-        import torch
-
-        flat = tensor.detach().reshape(-1)
-        self._found.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        if flat.numel() and flat.device.type != "meta":
-            places = torch.linspace(0, flat.numel() - 1, min(_SOME, flat.numel()), dtype=torch.float64).long()
-            some = flat[places.to(flat.device)].cpu().contiguous()
-            self._found.update(some.view(torch.uint8).numpy().tobytes())
-
-    @property
-    def text(self) -> str:
-        """16 hex digits."""
-        return self._found.hexdigest()[:16]
-
-
 def weights(model: Any, *, learning: bool = False) -> str:
-    """Return 16 hex digits of all weights, or of those that learn."""
-    found = Digest()
+    """Return 16 hex digits of the weights' names, shapes, types and some of their bits: of all, or of what learns."""
+    import torch
+
+    found = hashlib.sha256()
     for name, weight in model.named_parameters():
-        if weight.requires_grad or not learning:
-            found.add(name, weight)
-    return found.text
+        if learning and not weight.requires_grad:
+            continue
+        flat = weight.detach().reshape(-1)
+        found.update(f"{name}{tuple(weight.shape)}{weight.dtype}".encode())
+        if not flat.numel() or flat.device.type == "meta":
+            continue
+        places = torch.linspace(0, flat.numel() - 1, min(_SOME, flat.numel()), dtype=torch.float64).long()
+        some = flat[places.to(flat.device)].cpu().contiguous()
+        found.update(some.view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]

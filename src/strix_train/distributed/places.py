@@ -50,7 +50,7 @@ def store(seat: Seat) -> Any:
 _held: list[Any] = []
 
 
-def _client(seat: Seat, libuv: bool) -> Any:
+def _client(seat: Seat, libuv: bool, file: int = 2) -> Any:
     from torch.distributed import PrefixStore, TCPStore
 
     waits = (
@@ -58,7 +58,7 @@ def _client(seat: Seat, libuv: bool) -> Any:
         "is it started, and the port open?"
     )
     try:
-        with telling(seat.rank, waits, seat.join):
+        with telling(seat.rank, waits, seat.join, file):
             client = TCPStore(
                 seat.address, seat.port, is_master=False, timeout=timedelta(seconds=seat.join), use_libuv=libuv
             )
@@ -106,7 +106,7 @@ def group(seat: Seat, device: Any, file: int = 2) -> None:
         _one_gpu_each(torch.cuda.device_count())
         kinds = "cpu:gloo,cuda:nccl"
         more["device_id"] = torch.device(device.torch)
-    client = _client(seat, os.environ.get("USE_LIBUV", "1") == "1")
+    client = _client(seat, os.environ.get("USE_LIBUV", "1") == "1", file)
     waits = (
         "the processes have met, and do not get through to one another yet: gloo and RCCL choose ports of their own; "
         "open all TCP ports between the machines (`strix-finetune cluster check` says which are not)"

@@ -151,10 +151,15 @@ def shared_states(optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
         values = state["state"].get(number)
         if values is not None:
             found[number] = {
-                name: shards.like(value, weight) if getattr(value, "shape", None) == weight.shape else value
+                name: shards.like(value, weight) if getattr(value, "shape", None) == weight.shape else _own(value)
                 for name, value in values.items()
             }
     return {**state, "state": found}
+
+
+def _own(value: Any) -> Any:
+    """Return a copy of what lies in a mapped file, which would stay mapped as long as any of it is used."""
+    return value.clone() if hasattr(value, "clone") else value
 
 
 def load_weights(model: Any, checkpoint: Path) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from strix_train.distributed import spool
-from strix_train.distributed.digests import Digest
 from strix_train.distributed.typed import Typed
 from strix_train.errors import TrainError
 
@@ -124,11 +123,10 @@ def whole(tensor: Any) -> Any:
     return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
 
 
-def gathered(model: Any, folder: Path | None, seen: Digest | None = None) -> dict[str, Any]:
+def gathered(model: Any, folder: Path | None) -> dict[str, Any]:
     """Return what belongs into a result, one weight after the other; it lies on the disk of `folder`.
 
-    Of an adapter only what learns; of a model its whole state. None for a process that only takes part. `seen` looks at
-    all of it, in every process.
+    Of an adapter only what learns; of a model its whole state. `folder`: None for a process that only takes part.
     """
     adapter = hasattr(model, "peft_config")
     found: dict[str, Any] = {}
@@ -139,8 +137,6 @@ def gathered(model: Any, folder: Path | None, seen: Digest | None = None) -> dic
         if name not in names and (adapter or name in every):
             continue
         value = whole(tensor)
-        if seen:
-            seen.add(name, value)
         if folder:
             found[name] = spool.kept(value, folder)
     return found

@@ -15,6 +15,11 @@ from typing import Any
 _LEAST = 2**20
 
 
+def is_large(tensor: Any) -> bool:
+    """Whether a tensor would be kept in a file."""
+    return int(tensor.numel()) * int(tensor.element_size()) >= _LEAST
+
+
 def kept(tensor: Any, folder: Path) -> Any:
     """Return a copy of a tensor whose numbers lie in a file of `folder`, which goes with it.
 
@@ -23,14 +28,15 @@ def kept(tensor: Any, folder: Path) -> Any:
     """
     import torch
 
-    if tensor.numel() * tensor.element_size() < _LEAST:
+    if not is_large(tensor):
         return tensor.cpu()
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".whole-") as file:
+    with tempfile.TemporaryFile(dir=folder) as file:
         # a mapped page for which there is no room would end this process by a signal
         os.posix_fallocate(file.fileno(), 0, tensor.numel() * tensor.element_size())
+        path = f"/proc/self/fd/{file.fileno()}"
         try:
-            mapped = torch.from_file(file.name, shared=True, size=tensor.numel(), dtype=tensor.dtype)
+            mapped = torch.from_file(path, shared=True, size=tensor.numel(), dtype=tensor.dtype)
         except RuntimeError:
             return tensor.cpu()
     mapped.copy_(tensor.reshape(-1))

@@ -101,7 +101,8 @@ class Ranks:
         found = []
         for rank in range(self.world):
             # process 0 speaks for all; it alone may be busy for long
-            waits = f"waits for process {rank} of {self.world}, for {self.seat.join:.0f} s at most; is it started?"
+            why = "is it started?" if topic == "hosts" else f"it has not told its {topic} yet"
+            waits = f"waits for process {rank} of {self.world}, for {self.seat.join:.0f} s at most; {why}"
             with telling(0, waits, self.seat.join, self._stderr) if self.rank == 0 and rank else nullcontext():
                 found.append(self._read(f"{name}/{rank}", rank, patient=rank == 0))
         return found

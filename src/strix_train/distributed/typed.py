@@ -42,5 +42,7 @@ class Typed:
             ready = (
                 hasattr(weight, "to_local") or weight.dtype != self.stored or (self.adapter and weight.requires_grad)
             )
-            if not ready and not any(re.search(word, name) for word in self.kept):
+            # as transformers matches them, before peft has put layers of its own between
+            plain = name.replace(".base_layer", "")
+            if not ready and not any(re.search(rf"(^|\.){word}(\.|$)", plain) for word in self.kept):
                 weight.data = weight.data.to(self.wanted)

@@ -181,7 +181,9 @@ def _room(job: Job, model: Any) -> None:
     more = max(1, keeps.keep + 1 - there) if keeps.every else 1
     learns = [weight for weight in model.parameters() if weight.requires_grad]
     result = tensor_bytes(learns if hasattr(model, "peft_config") else model.parameters())
-    needed = more * checkpoint_bytes(model, None) + result
+    kind = job.shared.kind
+    # of the last one, what passes by is gone when the result is written
+    needed = (more - 1) * checkpoint_bytes(model, None) + checkpoint_bytes(model, None, kind) + result
     free = Room(job.folder.path).free(job.folder.path)
     if free < needed:
         raise TrainError(
@@ -245,9 +247,8 @@ def _gathered(job: Job, model: Any, trainer: Any) -> tuple[dict[str, Any] | None
         return state, None if job.shared.stage == 3 else _alike(job, digests.weights(model, learning=True))
     if job.shared.kind != "fsdp":
         return None, _alike(job, digests.weights(model, learning=True))
-    seen = digests.Digest()
-    found = shards.gathered(model, job.folder.path if job.rank == 0 else None, seen)
-    return found, _alike(job, seen.text)
+    # each piece is held once
+    return shards.gathered(model, job.folder.path if job.rank == 0 else None), None
 
 
 def _alike(job: Job, digest: str) -> bool:

@@ -116,8 +116,12 @@ def test_an_all_reduce_that_would_hang_is_not_tried() -> None:
     found = Found(Cluster(Path("c"), (Node("a", 0),)), (NodeFacts("a", A),))
     findings = [Finding("ports", "failure", ("a", "b"), "shut", "open them")]
     asked: list[Agent] = []
-    assert _reduce(found, asked, findings, lambda text: None, 0.0) is found
+    assert _reduce(found, asked, findings, [], lambda text: None, 0.0) is found
     assert findings[-1].says == "not tried, since ports failed on a > b"
+    # nor one whose port our own probes still hold
+    late = [Finding("ports", "warning", ("b",), "not closed", "check again")]
+    assert _reduce(found, asked, findings := [*late], late, lambda text: None, 0.0) is found
+    assert findings[-1].says == "not tried, since ports failed on b"
 
 
 def test_variables_that_are_alike_are_shown_once() -> None:
