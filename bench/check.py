@@ -59,14 +59,14 @@ def main() -> None:
         root = Path(folder)
         path = _write(root)
         print(f"{ROWS:,} conversations of three turns, {path.stat().st_size / 1e6:.0f} MB")
-        ours = [PYTHON, "-m", "strix_train"]
+        ours: list[str | Path] = [PYTHON, "-m", "strix_train"]
         rows = [
             ("train check", times([*ours, "check", root / "recipe.yaml"], COUNT)),
             ("train --help", times([*ours, "--help"], COUNT)),
         ]
         peer = _peer()
         if peer:
-            command = [peer, "-c", _PEER, path, root / "cache"]
+            command: list[str | Path] = [peer, "-c", _PEER, path, root / "cache"]
             rows.append(("datasets.load_dataset alone", times([*command, "load"], 3)))
             rows.append(("datasets.load_dataset, then every row checked", times([*command, "validate"], 3)))
         else:

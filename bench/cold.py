@@ -32,7 +32,16 @@ def main() -> None:
             "ftp_proxy": "http://127.0.0.1:9",
         }
         for target in ("cpu", "gfx1151"):
-            command = [PYTHON, "-m", "strix_finetune", "build", "--engine", "docker", "--target", target]
+            command: list[str | Path] = [
+                PYTHON,
+                "-m",
+                "strix_finetune",
+                "build",
+                "--engine",
+                "docker",
+                "--target",
+                target,
+            ]
             command += ["--override", ROOT / "images/profiles/training"]
             cold = run(command, env=env)
             _forget_images(socket)
@@ -87,6 +96,7 @@ def _forget_images(socket: str) -> None:
                 client.remove_image(tag, force=True)
     for kind in ("regular", "source.local", "frontend", "internal"):
         filters = json.dumps({"type": [kind]})
-        response = client._post(client._url("/build/prune"), params={"all": "1", "filters": filters})
+        url = f"{client.base_url}/v{client.api_version}/build/prune"
+        response = client.post(url, params={"all": "1", "filters": filters})
         response.raise_for_status()
     client.close()

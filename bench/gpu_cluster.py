@@ -223,7 +223,7 @@ def table(folder: Path, ranks: int) -> str:
     ]
     single = 0.0
     for run in (each for runs in PARTS.values() for each in runs):
-        facts = []
+        facts: list[dict[str, Any]] = []
         for rank in range(1 if run.alone else ranks):
             path = folder / f"{_short(run.name)}.rank{rank}.json"
             facts.append(json.loads(path.read_text()) if path.is_file() else {"code": None})

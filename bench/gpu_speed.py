@@ -46,23 +46,26 @@ def _no_flash() -> Iterator[None]:
 
 @contextmanager
 def _lean(**wanted: Any) -> Iterator[None]:
-    """Change the lean layers that train now: `kernel`, `offload`, or the tokens of their slices."""
+    """Change the lean layers that train now: `kernel` of attention, `offload`, or the tokens of their slices."""
     import gc
 
     from strix_train.lean import layer
+    from strix_train.lean.attend import Choice
     from strix_train.lean.install import Lean
 
     [lean] = [each for each in gc.get_objects() if isinstance(each, Lean)]
-    before = (lean.kernel, lean.stash.on, layer.ROWS, layer.TOKENS)
-    lean.kernel, lean.stash.on = wanted.get("kernel", before[0]), wanted.get("offload", before[1])
+    before = (lean.kernels, lean.stash.on, layer.ROWS, layer.TOKENS)
+    named = wanted.get("kernel")
+    lean.kernels, lean.stash.on = Choice(named, named) if named else before[0], wanted.get("offload", before[1])
     layer.ROWS, layer.TOKENS = wanted.get("rows", before[2]), wanted.get("tokens", before[3])
     print(
-        f"lean: {lean.kernel}, {lean.steps.__name__}, offload {lean.stash.on}, {layer.ROWS} {layer.TOKENS}", flush=True
+        f"lean: {lean.kernels.whole}, {lean.steps.__name__}, offload {lean.stash.on}, {layer.ROWS} {layer.TOKENS}",
+        flush=True,
     )
     try:
         yield
     finally:
-        lean.kernel, lean.stash.on, layer.ROWS, layer.TOKENS = before
+        lean.kernels, lean.stash.on, layer.ROWS, layer.TOKENS = before
 
 
 VARIANTS: dict[str, Variants] = {

@@ -38,7 +38,7 @@ def main() -> None:
 def _ours(root: Path) -> tuple[str, list[float]]:
     images = chain.write_definitions(root)
     env = {"XDG_CACHE_HOME": str(root / "cache"), "XDG_STATE_HOME": str(root / "state")}
-    command = [
+    command: list[str | Path] = [
         PYTHON,
         "-m",
         "strix_finetune",

@@ -38,7 +38,7 @@ def measure(functions: str) -> None:
         override.mkdir()
         (override / "override.toml").write_text(f'[layers.rccl.vars]\nfunctions = "{functions}"\n')
         env = {"XDG_STATE_HOME": f"{folder}/state", "XDG_DATA_HOME": f"{folder}/data"}
-        where = ["--images", images, "--override", override, "--target", TARGET, "--engine", "docker"]
+        where: list[str | Path] = ["--images", images, "--override", override, "--target", TARGET, "--engine", "docker"]
         build = [PYTHON, "-m", "strix_finetune", "build"]
         run([*build, "rocm-devel", *where], env=env)
         cold = run([*build, "rccl", *where], env=env)
