@@ -64,7 +64,7 @@ def test_every_part_runs_at_tiny_size(workshop: Workshop, tmp_path: Path) -> Non
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("words", [("compare",), ("profile",)])
+@pytest.mark.parametrize("words", [("compare",), ("profile", "--variants", "any", "tokens2048")])
 def test_speed_and_memory_are_measured_at_tiny_size(workshop: Workshop, tmp_path: Path, words: tuple[str]) -> None:
     """pytest tests/train -m long"""
     done = subprocess.run(
@@ -77,8 +77,8 @@ def test_speed_and_memory_are_measured_at_tiny_size(workshop: Workshop, tmp_path
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    if words == ("profile",):
-        assert done.stdout.count("as it is") == 2
+    if words[0] == "profile":
+        assert [done.stdout.count(f" {name} ") for name in ("as it is", "any", "tokens2048")] == [2, 2, 2]
         return
     rows = [json.loads(line) for line in (tmp_path / "compare-16-hf.jsonl").read_text().splitlines()]
     sides = {side: {row["name"]: row for row in rows if row["side"] == side} for side in ("trl", "ours")}
