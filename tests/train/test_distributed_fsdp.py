@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +244,33 @@ def test_files_of_several_types_have_none(narrow: Path, tmp_path: Path) -> None:
     assert storedtype.of_files(mixed) == torch.float32
     save_file({"b": torch.ones(2, dtype=torch.uint8)}, str(tmp_path / "two.safetensors"))
     assert storedtype.of_files(mixed) is None
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_files_of_the_hub_are_asked_as_well(tmp_path: Path, shards: int) -> None:
+    """One file, or several with an index, as they lie in the hub's cache; a file beside them that is not loaded."""
+    import torch
+    from safetensors.torch import save_file
+
+    folder = tmp_path / "hub/models--some--model"
+    snapshot = folder / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs/main").write_text("0" * 40)
+    names = ["model.safetensors"] if shards == 1 else [f"model-{n}.safetensors" for n in range(shards)]
+    for number, name in enumerate(names):
+        save_file({f"w{number}": torch.ones(2, dtype=torch.float16)}, str(snapshot / name))
+    if shards > 1:
+        index = {"weight_map": {f"w{number}": name for number, name in enumerate(names)}}
+        (snapshot / "model.safetensors.index.json").write_text(json.dumps(index))
+    save_file({"w": torch.ones(2)}, str(snapshot / "consolidated.safetensors"))
+    code = (
+        "from strix_train.backends import storedtype\nfrom strix_train.names import ModelName\n"
+        "print(storedtype.of_files(ModelName('some/model', 'some/model', local=False)))"
+    )
+    env = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout.strip() == "torch.float16", done.stderr
 
 
 def test_an_optimizer_that_goes_on_lets_go_of_its_file(tmp_path: Path) -> None:
