@@ -1,4 +1,4 @@
-"""What libraries print while a short command works: kept in a file, which stays only when the command fails."""
+"""What libraries print: while a short command works, kept in a file that stays only when it fails; in a run, less."""
 
 from __future__ import annotations
 
@@ -50,3 +50,18 @@ def quietly() -> Iterator[Callable[[str], None]]:
             os.close(number)
         if not keep:
             log.unlink(missing_ok=True)
+
+
+def libraries() -> None:
+    """Keep the libraries' warnings in the log, and their progress bars out of it."""
+    import logging
+
+    logging.captureWarnings(True)
+    try:
+        from datasets.utils.logging import disable_progress_bar
+        from transformers.utils import logging as hf
+
+        hf.disable_progress_bar()
+        disable_progress_bar()
+    except ImportError:
+        pass

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strix_train import afterwards, backends, environment, importing, resuming, ruling, summary, trackers
+from strix_train import afterwards, backends, environment, importing, quietly, resuming, ruling, summary, trackers
 from strix_train import plan as plans
 from strix_train.console import Console
 from strix_train.distributed import seats
@@ -245,7 +245,7 @@ def _train(folder: RunFolder, work: _Work, wish: Load) -> int:
     ruling.before_import(wish.rules)
     backend, choice = backends.start(plan.backend)
     ruling.after_import(wish.rules, device)
-    _quiet_libraries()
+    quietly.libraries()
     console.fact("backend", f"{backend.version} ({choice.reason}), {wish.precision}")
     used = versions.collect(device, backend.name, plan.inputs())
     if work.resume and work.main:
@@ -283,18 +283,3 @@ def _yaml(value: dict[str, Any]) -> str:
     import yaml
 
     return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
-
-
-def _quiet_libraries() -> None:
-    """Keep the libraries' warnings in the log, and their progress bars out of it."""
-    import logging
-
-    logging.captureWarnings(True)
-    try:
-        from datasets.utils.logging import disable_progress_bar
-        from transformers.utils import logging as hf
-
-        hf.disable_progress_bar()
-        disable_progress_bar()
-    except ImportError:
-        pass
