@@ -147,7 +147,7 @@ def bandwidth(
 
 
 def _pour(link: socket.socket, until: float, patience: float) -> tuple[int, bool]:
-    """Send as much as is taken, and then ask how much came. Returns bytes, and whether they stood still."""
+    """Send as much as is taken, and then ask how much came. Returns bytes, or that they stood still."""
     sent, taken, since, answer = 0, 0, time.monotonic(), b""
     link.settimeout(_LOOK)
     closing = False
@@ -169,7 +169,7 @@ def _pour(link: socket.socket, until: float, patience: float) -> tuple[int, bool
         if sent - waiting > taken:
             taken, since = sent - waiting, now
         elif waiting > 1 and now - since > patience:
-            return taken, True
+            return 0, True
         if now > until + 2 * patience:
             return taken, False
     return int(struct.unpack(">Q", answer)[0]), False
