@@ -153,21 +153,22 @@ def _need(wish: Wish, how: Sharing, link: Link) -> str:
     return f"batch {batch}" if batch else "a faster link"
 
 
-def written(page: str, begin: str = BEGIN, tables: str = "") -> str:
-    """Return the page with the tables of now; `begin`: the line that they stand behind, `tables`: others than these."""
+def written(page: str, begin: str, tables: str) -> str:
+    """Return the page with these tables behind the line `begin`."""
     before, _, rest = page.partition(begin)
-    return before + begin + "\n" + (tables or text()) + "\n" + END + rest.partition(END)[2]
+    return before + begin + "\n" + tables + "\n" + END + rest.partition(END)[2]
 
 
-def write(begin: str, tables: str) -> None:
-    """Write the tables into the page where they are others than it has."""
+def show(begin: str, tables: str) -> None:
+    """Print the tables, and write them into the page where they are others than it has."""
+    print(tables)
     page = PAGE.read_text(encoding="utf-8")
-    if written(page, begin, tables) != page:
-        PAGE.write_text(written(page, begin, tables), encoding="utf-8")
+    new = written(page, begin, tables)
+    if new != page:
+        PAGE.write_text(new, encoding="utf-8")
         print(f"{PAGE.name} was written")
 
 
 def main() -> None:
-    """Print the tables, and write them into the page."""
-    print(text())
-    write(BEGIN, text())
+    """Show the tables of now."""
+    show(BEGIN, text())

@@ -1,8 +1,9 @@
-"""Wall times of whole processes, and a table of them."""
+"""Wall times of whole processes and a table of them; memory of this one."""
 
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -30,6 +31,13 @@ def run(command: Sequence[str | Path], *, cwd: Path = ROOT, env: Mapping[str, st
     if done.returncode:
         raise SystemExit(f"{' '.join(map(str, command))} failed:\n{done.stdout[-4000:]}")
     return seconds
+
+
+def memory(name: str) -> int:
+    """Return the bytes of a line of /proc/self/status: VmRSS, VmHWM, RssAnon."""
+    found = re.search(rf"^{name}:\s*(\d+) kB", Path("/proc/self/status").read_text("utf-8"), re.M)
+    assert found
+    return int(found[1]) * 1024
 
 
 def times(command: Sequence[str | Path], count: int, **options: object) -> list[float]:

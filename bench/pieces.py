@@ -8,7 +8,6 @@ kernel takes them back when there is no room. Needs torch, on the CPU.
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 import yaml
 
 from bench import random_model
+from bench.measure import memory
 from strix_train.distributed import spool
 
 WORLD, STEPS = 2, 2
@@ -46,10 +46,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         random_model.make(_CONFIG, folder / "model", half=True)
-        bytes_ = (folder / "model/model.safetensors").stat().st_size
+        size = (folder / "model/model.safetensors").stat().st_size
         (folder / "rows.jsonl").write_text("".join(json.dumps({"text": f"row {n} " * 20}) + "\n" for n in range(32)))
         (folder / "run.yaml").write_text(yaml.safe_dump(_recipe(folder)))
-        print(f"{bytes_ / 2**20:.0f} MiB of weights in 16 bits, which learn in 32; {WORLD} processes")
+        print(f"{size / 2**20:.0f} MiB of weights in 16 bits, which learn in 32; {WORLD} processes")
         print("| MiB of memory, not of files | rank | loaded and cut | steps | writing |\n|---|---|---|---|---|")
         for way, words in _WAYS.items():
             for rank, found in enumerate(_crowd(folder, way)):
@@ -95,21 +95,15 @@ class Watching(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.first = _anonymous()
+        self.first = memory("RssAnon")
         self.part, self.most = "load", dict.fromkeys(_PARTS, 0.0)
 
     def run(self) -> None:
         """Look a hundred times a second."""
         while True:
-            now = _anonymous() - self.first
+            now = (memory("RssAnon") - self.first) / 2**20
             self.most[self.part] = max(self.most[self.part], now)
             time.sleep(0.01)
-
-
-def _anonymous() -> float:
-    found = re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found
-    return int(found[1]) / 1024
 
 
 def worker(way: str, folder: Path) -> int:

@@ -99,6 +99,5 @@ def _cell(wish: Wish, way: Way, count: int, link: Link) -> str:
 
 
 def main() -> None:
-    """Print the table, and write it into the page."""
-    print(text())
-    cluster_tables.write(BEGIN, text())
+    """Show the table of now."""
+    cluster_tables.show(BEGIN, text())

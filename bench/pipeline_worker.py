@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import math
-import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from bench import cluster_worker, stages
+from bench.measure import memory
 
 Told = dict[str, Any]
 RATE = 5e-4
@@ -163,7 +163,7 @@ def measure(told: Told) -> dict[str, Any]:
     All rows are of one length. The first step, which lays out buffers, is not counted.
     """
     freed()
-    bare = _memory("VmRSS")
+    bare = memory("VmRSS")
     dice = torch.Generator().manual_seed(2)
     rows = torch.randint(0, told["config"]["vocab_size"], (told["rows"], told["length"]), generator=dice)
     step, held = _way(told, rows)
@@ -176,7 +176,7 @@ def measure(told: Told) -> dict[str, Any]:
         step()
         times.append(time.perf_counter() - began)
         sent.append((cluster_worker.counted() - before) / 1e6)
-    mine = {"times": times[1:], "sent": min(sent[1:]), "held": held, "above": _memory("VmHWM") - bare}
+    mine = {"times": times[1:], "sent": min(sent[1:]), "held": held, "above": (memory("VmHWM") - bare) / 1e6}
     all_: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(all_, mine)
     seconds = min(map(max, zip(*(each["times"] for each in all_), strict=True)))
@@ -209,13 +209,6 @@ def freed() -> None:
     """Give back to the system what nobody holds any more, so that the next peak is its own."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-
-
-def _memory(name: str) -> float:
-    """Return the MB of a line of /proc/self/status."""
-    found = re.search(rf"^{name}:\s*(\d+) kB", Path("/proc/self/status").read_text("utf-8"), re.M)
-    assert found
-    return int(found[1]) * 1024 / 1e6
 
 
 if __name__ == "__main__":

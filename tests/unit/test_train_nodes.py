@@ -131,7 +131,7 @@ def test_the_page_has_the_tables_of_now() -> None:
     """Where this fails, run `python -m bench cluster-tables`."""
     page = cluster_tables.PAGE.read_text(encoding="utf-8")
     assert cluster_tables.text() in page
-    assert cluster_tables.written(page) == page
+    assert cluster_tables.written(page, cluster_tables.BEGIN, cluster_tables.text()) == page
 
 
 def test_a_run_of_several_processes_tells_what_each_takes() -> None:

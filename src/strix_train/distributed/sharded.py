@@ -63,7 +63,7 @@ def with_shards(base: Any, how: How, *, main: bool) -> Any:
 
 @contextmanager
 def _standing_in(trainer: Any, optimizer: Any) -> Iterator[None]:
-    """Let something else be the trainer's optimizer while it reads or writes its state."""
+    """Let something else be the trainer's optimizer while it writes its state."""
     kept, trainer.optimizer = trainer.optimizer, optimizer
     try:
         yield
