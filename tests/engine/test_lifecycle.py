@@ -82,14 +82,6 @@ def test_a_killed_driver_s_container_is_reaped_and_its_service_is_gone(bench: Be
         wait_until(lambda: not _services(socket.parent), "the private service still runs")
 
 
-def _environments(folder: Path) -> list[bytes]:
-    found = []
-    for pid in _services(folder):
-        with suppress(OSError):
-            found.append(Path(f"/proc/{pid}/environ").read_bytes())
-    return found
-
-
 def _services(folder: Path) -> list[int]:
     """Processes whose command line names the private folder, or that run a service with it as their home."""
     found = []
@@ -166,6 +158,15 @@ def test_a_podman_that_does_not_start_says_why(tmp_path: Path) -> None:
     assert time.monotonic() - begin < 5
 
 
+def told(folder: Path, variable: str) -> bool:
+    """Whether a service of the folder has that in its environment."""
+    for pid in _services(folder):
+        with suppress(OSError):
+            if variable.encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                return True
+    return False
+
+
 def test_the_user_s_own_containers_conf_is_respected(tmp_path: Path) -> None:
     own = tmp_path / "own.conf"
     own.write_text("[engine]\n")
@@ -174,10 +175,7 @@ def test_the_user_s_own_containers_conf_is_respected(tmp_path: Path) -> None:
         folder = Path(service.url.removeprefix("unix://")).parent
         assert not (folder / "containers.conf").exists()
         # a process that is starting another program shows an empty environment for a moment
-        until = time.monotonic() + 5
-        while not any(f"CONTAINERS_CONF={own}".encode() in environ for environ in _environments(folder)):
-            assert time.monotonic() < until, _environments(folder)
-            time.sleep(0.05)
+        wait_until(lambda: told(folder, f"CONTAINERS_CONF={own}"), "the service was told of another file", 5)
     finally:
         service.stop()
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.server
 import os
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,6 +23,7 @@ from strix_finetune.schema import Apt, ChannelFile, LayerFile, PipSet
 from strix_finetune.tomlpos import Positions
 from tests.engine.conftest import LABEL, Bench
 from tests.engine.publish import publish
+from tests.fileserver import served
 
 pytestmark = pytest.mark.engine
 SID = Apt(suite="sid")
@@ -88,11 +87,8 @@ def forged(archive: AptArchive, cache: Path, tmp_path: Path) -> Iterator[str]:
     folder = tmp_path / "debian/dists/sid"
     folder.mkdir(parents=True)
     (folder / "InRelease").write_text(signed.read_text().replace("Label: Debian", "Label: Debian, in truth"))
-    handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/debian"
-        server.shutdown()
+    with served(tmp_path) as root:
+        yield f"{root}/debian"
 
 
 def test_a_mirror_that_forges_the_archive_is_not_believed(forged: str, settings: NetSettings, cache: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
 import json
 import os
 import shlex
@@ -11,11 +10,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,6 +27,7 @@ from strix_finetune.vendor import aptmirror, images, manifest
 from strix_finetune.vendor.manifest import Entry
 from tests.engine.conftest import LABEL, Bench
 from tests.engine.publish import publish
+from tests.fileserver import Quiet, served
 
 pytestmark = pytest.mark.engine
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +55,7 @@ class Archive:
 def archive(tmp_path: Path) -> Iterator[Archive]:
     state = Archive(tmp_path / "archive")
 
-    class Handler(http.server.SimpleHTTPRequestHandler):
+    class Handler(Quiet):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
@@ -76,14 +74,8 @@ def archive(tmp_path: Path) -> Iterator[Archive]:
             self.end_headers()
             self.wfile.write(content[begin:])
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path))) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        state.url = f"http://127.0.0.1:{server.server_port}"
+    with served(tmp_path, Handler) as state.url:
         yield state
-        server.shutdown()
 
 
 def fetch(archive: Archive, folder: Path, *entries: Entry) -> list[str]:

@@ -15,6 +15,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 import forks
@@ -38,16 +39,9 @@ def crowd(ranks: list[dict[str, Any]], kill: dict[str, Any] | None = None) -> di
             os.environ |= wish.get("env") or {}
             if "STRIX_TEST_PATH" in os.environ:
                 sys.path.insert(0, os.environ["STRIX_TEST_PATH"])
-            if "STRIX_TEST_STILL" in os.environ:
-                still()
-            if "STRIX_TEST_SPOOL" in os.environ:
-                spooled()
-            if "STRIX_TEST_WHOLE" in os.environ:
-                no_whole()
-            if "STRIX_TEST_LATE" in os.environ:
-                late()
-            if "STRIX_TEST_DRIFT" in os.environ:
-                drifted()
+            for name, change in CHANGES.items():
+                if name in os.environ:
+                    change()
             forks.run(wish["words"], out.fileno(), err.fileno())
         children.append((child, out, err))
     codes: dict[int, int] = {}
@@ -136,6 +130,16 @@ def drifted() -> None:
         return usual(job, model, trainer)
 
     loop._gathered = gathered
+
+
+# What a test lets a process do otherwise, by a variable of it.
+CHANGES: dict[str, Callable[[], None]] = {
+    "STRIX_TEST_STILL": still,
+    "STRIX_TEST_SPOOL": spooled,
+    "STRIX_TEST_WHOLE": no_whole,
+    "STRIX_TEST_LATE": late,
+    "STRIX_TEST_DRIFT": drifted,
+}
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_models as tiny
 from several import Crowd, apart, weights
 from workshop import Workshop, metrics, report
 
@@ -29,16 +30,19 @@ def recipe(workshop: Workshop) -> Path:
     )
 
 
-@pytest.fixture(scope="module")
-def narrow(workshop: Workshop) -> Path:
-    """A model whose files have 16 bits."""
+def halved(wide: Path, path: Path) -> Path:
+    """Write a model's folder anew, with files of 16 bits."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    wide, path = workshop.path / "models/llama", workshop.path / "models/llama-bf16"
     AutoModelForCausalLM.from_pretrained(str(wide), dtype=torch.bfloat16).save_pretrained(str(path))
     AutoTokenizer.from_pretrained(str(wide)).save_pretrained(str(path))
     return path
+
+
+@pytest.fixture(scope="module")
+def narrow(workshop: Workshop) -> Path:
+    return halved(workshop.path / "models/llama", workshop.path / "models/llama-bf16")
 
 
 def test_lora_in_pieces_is_lora(crowd: Crowd, recipe: Path, tmp_path: Path) -> None:
@@ -208,26 +212,10 @@ def test_modules_that_need_32_bits_keep_them(narrow: Path) -> None:
     assert wide == {name for name, _ in model.named_parameters() if "input_layernorm" in name}
 
 
-def test_numbers_that_are_in_no_file_are_not_rounded(narrow: Path, tmp_path: Path) -> None:
+def test_numbers_that_are_in_no_file_are_not_rounded(tmp_path: Path) -> None:
     """Gemma's scale of embeddings is made in the type that the model is loaded in."""
-    import shutil
-
-    import torch
-    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
-
-    config = Gemma3TextConfig(
-        vocab_size=600,
-        hidden_size=80,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-    )
-    Gemma3ForCausalLM(config).to(torch.bfloat16).save_pretrained(str(tmp_path))
-    for file in narrow.glob("token*"):
-        shutil.copy(file, tmp_path)
-    assert float(loaded(tmp_path).get_input_embeddings().embed_scale) == pytest.approx(80**0.5, rel=1e-6)
+    folder = halved(tiny.make("gemma3", tmp_path / "wide", hidden_size=80), tmp_path / "narrow")
+    assert float(loaded(folder).get_input_embeddings().embed_scale) == pytest.approx(80**0.5, rel=1e-6)
 
 
 def test_files_of_several_types_have_none(narrow: Path, tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ def spoil(models: Path) -> None:
     os.truncate(models / "cut" / "model.safetensors", 1000)
 
 
-def make(family: str, folder: Path) -> Path:
-    """Write a tiny random model and its tokenizer as a model folder."""
+def make(family: str, folder: Path, **other: Any) -> Path:
+    """Write a tiny random model and its tokenizer as a model folder. `other`: sizes that are not as in SHAPE."""
     import torch
     from transformers import (
         Gemma3ForCausalLM,
@@ -101,6 +101,7 @@ def make(family: str, folder: Path) -> Path:
         "bos_token_id": tokenizer.bos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
         "tie_word_embeddings": True,
+        **other,
     }
     kinds: dict[str, Any] = {
         "llama": (LlamaConfig, LlamaForCausalLM, {}),

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import subprocess
 import sys
-import threading
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import uv
 
 from strix_finetune.indexes import Indexes
+from tests.fileserver import served
 from tests.standin.wheels import wheel
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *words: object) -> None:
-        pass
 
 
 def test_a_page_that_the_cache_remembers_is_not_asked(tmp_path: Path) -> None:
@@ -39,11 +32,8 @@ def test_a_page_that_the_cache_remembers_is_not_asked(tmp_path: Path) -> None:
         done = subprocess.run(command, env={**clean, **usual, **env}, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}"
+    with served(site) as url:
         run(Indexes(default=url).variables(""), "pip", "compile", "--generate-hashes")
-        server.shutdown()
     assert list(cache.rglob("demo.rkyv"))
     settings = Indexes(default=url, no_index=True).variables(str(wheels))
     assert settings["UV_OFFLINE"] == "1"

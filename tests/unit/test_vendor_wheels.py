@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
-import threading
 import zipfile
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -21,6 +18,7 @@ from strix_finetune.netconf import NetSettings
 from strix_finetune.schema import Index
 from strix_finetune.vendor import wheels
 from strix_finetune.vendor.manifest import Entry
+from tests.fileserver import served
 
 FILES = {
     "demo": (
@@ -67,15 +65,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def url(folder: Path) -> Iterator[str]:
     """The folder on a plain web server; yields the URL of the index."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/wheels/python"
-        server.shutdown()
+    with served(folder) as root:
+        yield f"{root}/wheels/python"
 
 
 def locked(folder: Path, *projects: str, python: str = "3.14") -> Lock:
