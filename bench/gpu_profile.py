@@ -41,19 +41,23 @@ def time_of(found: list[str]) -> Iterator[None]:
     took: Counter[str] = Counter()
     names: dict[str, Counter[str]] = defaultdict(Counter)
     number: Counter[str] = Counter()
-    spans = sorted((each.time_range.start, each.time_range.end) for each in kernels)
+    spans = sorted((each.time_range.start, each.time_range.end, kind_of(each.name)) for each in kernels)
     for each in kernels:
-        kind = next(kind for kind, words in KINDS if re.search(words, each.name, re.IGNORECASE))
+        kind = kind_of(each.name)
         length = each.time_range.end - each.time_range.start
         took[kind] += length
         number[kind] += 1
         names[kind][re.sub(r"\s+", " ", each.name)[:70]] += length
-    busy, until = 0.0, spans[0][0]
-    for start, end in spans:
-        busy += max(0.0, end - max(start, until))
-        until = max(until, end)
-    whole = until - spans[0][0]
-    found.append(f"from the first kernel to the last {whole / 1e3:.1f} ms, of it idle {(whole - busy) / 1e3:.1f} ms")
+    until, before = spans[0][0], ""
+    gaps: list[tuple[float, str]] = []
+    for start, end, kind in spans:
+        if start > until:
+            gaps.append((start - until, f"{before} > {kind}"))
+        if end > until:
+            until, before = end, kind
+    whole, idle = until - spans[0][0], sum(length for length, _ in gaps)
+    found.append(f"from the first kernel to the last {whole / 1e3:.1f} ms, of it idle {idle / 1e3:.1f} ms")
+    found += _idle(gaps)
     for kind, length in took.most_common():
         most = "; ".join(f"{name} {each / 1e3:.1f}" for name, each in names[kind].most_common(5))
         found.append(f"  {kind:<22}{length / 1e3:>9.1f} ms {number[kind]:>6} x   {most}")
@@ -63,6 +67,26 @@ def time_of(found: list[str]) -> Iterator[None]:
         if each.name in calls:
             host[each.name] += 1
     found.append("  calls: " + ", ".join(f"{name} {count}" for name, count in host.items()))
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of a kernel."""
+    return next(kind for kind, words in KINDS if re.search(words, name, re.IGNORECASE))
+
+
+def _idle(gaps: list[tuple[float, str]]) -> list[str]:
+    """Say how long the gaps between kernels are, in microseconds, and what stands at both ends of them."""
+    limits = (2.0, 5.0, 20.0, 100.0, 1000.0, float("inf"))
+    parts = []
+    for least, most in zip((0.0, *limits), limits, strict=False):
+        some = [length for length, _ in gaps if least < length <= most]
+        parts.append(f"up to {most:g} us {sum(some) / 1e3:.1f} ms in {len(some)}")
+    between: defaultdict[str, float] = defaultdict(float)
+    for length, ends in gaps:
+        between[ends] += length
+    most_of_it = sorted(between.items(), key=lambda each: -each[1])[:8]
+    ends = "; ".join(f"{name} {length / 1e3:.1f}" for name, length in most_of_it)
+    return [f"  idle: {', '.join(parts)}", f"  between: {ends}"]
 
 
 @contextmanager

@@ -46,26 +46,25 @@ def _no_flash() -> Iterator[None]:
 
 @contextmanager
 def _lean(**wanted: Any) -> Iterator[None]:
-    """Change the lean layers that train now: `kernel` of attention, `offload`, or the tokens of their slices."""
+    """Change the lean layers that train now: attention's `kernel`, `offload`, tokens or columns at a time."""
     import gc
 
-    from strix_train.lean import layer
+    from strix_train.lean import columns, layer
     from strix_train.lean.attend import Choice
     from strix_train.lean.install import Lean
 
     [lean] = [each for each in gc.get_objects() if isinstance(each, Lean)]
-    before = (lean.kernels, lean.stash.on, layer.ROWS, layer.TOKENS)
+    before = (lean.kernels, lean.stash.on, layer.ROWS, layer.TOKENS, columns.WIDE)
     named = wanted.get("kernel")
     lean.kernels, lean.stash.on = Choice(named, named) if named else before[0], wanted.get("offload", before[1])
     layer.ROWS, layer.TOKENS = wanted.get("rows", before[2]), wanted.get("tokens", before[3])
-    print(
-        f"lean: {lean.kernels.whole}, {lean.steps.__name__}, offload {lean.stash.on}, {layer.ROWS} {layer.TOKENS}",
-        flush=True,
-    )
+    columns.WIDE = wanted.get("wide", before[4])
+    sizes = f"{layer.ROWS} {layer.TOKENS} {columns.WIDE}"
+    print(f"lean: {lean.kernels.whole}, {lean.steps.__name__}, offload {lean.stash.on}, {sizes}", flush=True)
     try:
         yield
     finally:
-        lean.kernels, lean.stash.on, layer.ROWS, layer.TOKENS = before
+        lean.kernels, lean.stash.on, layer.ROWS, layer.TOKENS, columns.WIDE = before
 
 
 VARIANTS: dict[str, Variants] = {
@@ -78,6 +77,8 @@ VARIANTS: dict[str, Variants] = {
         "tokens8192": partial(_lean, tokens=8192),
         "rows4096": partial(_lean, rows=4096),
         "rows16384": partial(_lean, rows=16384),
+        "wide2048": partial(_lean, wide=2048),
+        "wide8192": partial(_lean, wide=8192),
         "stay": partial(_lean, offload=False),
     },
 }

@@ -2,86 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from leanly import adapted, batch, compare
 from live import Live
 
 from strix_train.lean import attend, install, layer
 from strix_train.lean.parking import Parking
 from strix_train.lean.stash import Budget, Stash, host_budget
-
-SHAPE = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": 300,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "max_position_embeddings": 512,
-}
-ROWS, TOKENS = 5, 30
-
-
-def adapted(kind: str, *, targets: Any = "all-linear", dtype: str = "float32", **keys: Any) -> Any:
-    """Return a model of a family with an adapter that does something."""
-    import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(kind, **(SHAPE | keys))
-    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
-    model.config.use_cache = False
-    found = get_peft_model(model, LoraConfig(r=4, lora_alpha=6, target_modules=targets, task_type="CAUSAL_LM"))
-    torch.manual_seed(1)
-    for name, weight in found.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(weight, std=0.1)
-    return found.train()
-
-
-def batch(how: str) -> dict[str, Any]:
-    """Return rows that are full, filled up on the right or on the left, or packed."""
-    import torch
-
-    torch.manual_seed(2)
-    ids = torch.randint(3, 300, (ROWS, TOKENS))
-    labels = ids.clone()
-    found = {"input_ids": ids, "labels": labels}
-    if how in ("right", "left"):
-        mask = torch.ones_like(ids)
-        for row in range(1, ROWS):
-            empty = slice(TOKENS - 3 * row, None) if how == "right" else slice(0, 3 * row)
-            mask[row, empty] = 0
-            labels[row, empty] = -100
-            labels[row, 3 * row if how == "left" else 0] = -100  # nothing that is there foretells it
-        found["attention_mask"] = mask
-    if how == "packed":
-        positions = torch.cat([torch.arange(11), torch.arange(9), torch.arange(10)])[None].repeat(ROWS, 1)
-        positions[1] = torch.arange(TOKENS)
-        labels[positions == 0] = -100
-        found["position_ids"] = positions
-    return found
-
-
-def gradients(model: Any, rows: dict[str, Any]) -> tuple[float, dict[str, Any]]:
-    model.zero_grad()
-    loss = model(**rows).loss
-    loss.backward()
-    return float(loss.detach()), {
-        name: each.grad.clone() for name, each in model.named_parameters() if each.requires_grad
-    }
 
 
 @pytest.fixture
@@ -89,15 +20,6 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several slices of rows and of tokens, the last ones not full."""
     monkeypatch.setattr(layer, "ROWS", 64)
     monkeypatch.setattr(layer, "TOKENS", 24)
-
-
-def compare(model: Any, other: Any, rows: dict[str, Any], tolerance: float = 1e-4) -> None:
-    wanted, theirs = gradients(model, rows)
-    found, ours = gradients(other, rows)
-    assert found == pytest.approx(wanted, rel=tolerance)
-    assert ours.keys() == theirs.keys()
-    for name, grad in theirs.items():
-        assert float((ours[name] - grad).norm()) <= tolerance * float(grad.norm()), name
 
 
 @pytest.mark.parametrize("how", ["full", "right", "left", "packed"])
@@ -140,41 +62,6 @@ def test_gradients_add_up_over_passes_and_in_16_bits(small_slices: None) -> None
     for name, grad in sums[0].items():
         assert sums[1][name].dtype == torch.float32
         assert float((sums[1][name] - grad).norm()) <= 0.03 * float(grad.norm()), name
-
-
-@pytest.mark.parametrize(("rows", "made"), [(5, 7 * 2), (1, 7 + 7 + 5)])
-def test_weights_of_4_bits_are_made_once_for_all_slices(rows: int, made: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for bitsandbytes: what is stored is half of the weight, and is doubled when it is wanted."""
-    import torch
-
-    class Params4bit(torch.nn.Parameter):  # type: ignore[misc]
-        pass
-
-    class Linear4bit(torch.nn.Linear):  # type: ignore[misc]
-        pass
-
-    wanted: list[int] = []
-
-    def doubled(data: Any, state: Any) -> Any:
-        wanted.append(data.numel())
-        return data * state
-
-    fake = ModuleType("bitsandbytes.functional")
-    fake.dequantize_4bit = doubled  # type: ignore[attr-defined]
-    model, other = adapted("llama"), adapted("llama")
-    for module in [each for each in other.modules() if hasattr(each, "base_layer")]:
-        base = module.base_layer
-        base.__class__ = Linear4bit
-        base.weight = Params4bit(base.weight.data / 2, requires_grad=False)
-        base.weight.quant_state = 2.0
-    assert install.install(other, offload=False)
-    monkeypatch.setitem(sys.modules, "bitsandbytes", ModuleType("bitsandbytes"))
-    monkeypatch.setitem(sys.modules, "bitsandbytes.functional", fake)
-    monkeypatch.setattr(layer, "ROWS", 64)
-    monkeypatch.setattr(layer, "TOKENS", 30)
-    compare(model, other, {name: value[:rows] for name, value in batch("full").items()})
-    # all of a layer forward, and backward; one slice makes the five that it needs twice again, and keeps none
-    assert len(wanted) == 3 * made
 
 
 @pytest.mark.parametrize("how", ["full", "right"])
@@ -497,28 +384,6 @@ def test_the_workspace_does_not_grow_with_the_rows(monkeypatch: pytest.MonkeyPat
     # three layers' inputs, the gradient on its way, and the norm's
     assert lean <= 12 * hidden * 9
     assert usual >= 2.5 * lean
-
-
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
-def test_kernels_compute_what_plain_pytorch_computes() -> None:
-    code = """
-import torch
-from strix_train.lean import kernels, plain, steps
-torch.manual_seed(0)
-for dtype, most in ((torch.float32, 1e-5), (torch.bfloat16, 0.04)):
-    for width, positions in ((80, 6), (96, 3)):
-        x, y, grad = (torch.randn(6, width).to(dtype) for _ in range(3))
-        weight, angle = torch.randn(width), torch.randn(positions, 8)
-        cos, sin = (each.repeat(1, 2).to(dtype) for each in (angle.cos(), angle.sin()))
-        targets = torch.randint(0, width, (6,))
-        both = [steps.results(module, x, y, grad, weight, cos, sin, targets) for module in (kernels, plain)]
-        for one, other in zip(*both, strict=True):
-            assert float((one.float() - other.float()).abs().max()) <= most, (dtype, width)
-print("same")
-"""
-    env = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert done.stdout.strip() == "same", done.stderr
 
 
 @pytest.mark.parametrize(

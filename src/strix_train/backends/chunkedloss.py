@@ -24,6 +24,15 @@ def tokens_at_a_time(vocabulary: int) -> int:
     return max(16, found // 128 * 128 or found)
 
 
+def fused_at_a_time(step: int, tokens: int) -> int:
+    """Return how many tokens a chunk has whose logits become their own gradient, of those it would have otherwise.
+
+    Twice as many; four times where there are so many tokens that hidden states take more than the logits: the product
+    of fewer rows with the output layer, whose result is small, leaves a part of a large GPU without work.
+    """
+    return max(2 * step, min(4 * step, tokens // 16))
+
+
 def install(model: Any) -> bool:
     """Let a causal language model compute its loss in chunks where labels are given; its `logits` are then None.
 
@@ -127,8 +136,10 @@ def _summed() -> Any:
             dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
             small = None if cap is not None or dtype == torch.float32 else steps.of(hidden.device)
             fused = small is not None and small is not plain
-            # logits in 16 bits that become their own gradient take a quarter of the memory
-            step = tokens_at_a_time(len(weight)) * (2 if fused else 1)
+            step = tokens_at_a_time(len(weight))
+            if fused:
+                # logits in 16 bits that become their own gradient take a quarter of the memory
+                step = fused_at_a_time(step, len(targets))
             with torch.autocast(kind, enabled=False):
                 some = weight.to(dtype)
                 for_hidden = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None

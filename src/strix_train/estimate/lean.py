@@ -55,7 +55,8 @@ def peak(wish: Wish) -> tuple[Moment, float]:
     bundle = 2.0 * part + seen
     kept = bundle if wish.offload else shape.layers * float(stream)
     waiting = 0.0 if wish.offload else states
-    rows = min(tokens, max(16, CHUNK // (4 * shape.vocabulary) // 128 * 128) * 2)
+    step = max(16, CHUNK // (4 * shape.vocabulary) // 128 * 128)
+    rows = min(tokens, max(2 * step, min(4 * step, tokens // 16)))
     chunk = rows * (shape.vocabulary + shape.hidden) * width
     # weights of 4 bits are made once for all slices of a layer, where there are several
     made = 2.0 * block.linear_weights if wish.adapter == "qlora" and tokens > TOKENS else 0.0

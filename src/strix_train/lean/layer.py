@@ -1,22 +1,24 @@
 """One decoder layer as one autograd function: it keeps little, and makes again what its gradient needs.
 
 It keeps its input and, where that waits in host memory, what attention gave and the sum behind it, too. Rows go through
-in slices of about `ROWS` tokens, the gated part in slices of `TOKENS`, so that the workspace stays the same for any
-batch. The layer's last product is not made again: nothing in the backward pass looks at it.
+in slices of about `ROWS` tokens, the gated part in slices of `TOKENS` where it is made whole, so that the workspace
+stays the same for any batch. The layer's last product is not made again: nothing in the backward pass looks at it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from strix_train.lean import attend
+from strix_train.lean import attend, columns
 from strix_train.lean.attend import Choice, Seen
+from strix_train.lean.columns import Columns
+from strix_train.lean.gated import Gated
 from strix_train.lean.linear import Gradients, Shared, cast
 from strix_train.lean.parts import Parts
-from strix_train.lean.stash import Stash
+from strix_train.lean.stash import Stash, Ticket
 
 # Tokens of a slice: fewer make products less dense, more take more memory.
 ROWS, TOKENS = 8192, 4096
@@ -50,6 +52,17 @@ class Pass:
             yield some, self.seen[number if len(self.seen) > 1 else 0], cos, sin
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What one slice of rows left for its gradient: its input and what attention gave; the sum of both, needed first.
+
+    `middle` is None where that is made again, as is what attention gave then.
+    """
+
+    rest: Ticket
+    middle: Ticket | None
+
+
 def rows_at_a_time(tokens: int) -> int:
     """Return how many rows of so many tokens one slice has."""
     return max(1, ROWS // tokens)
@@ -63,15 +76,21 @@ class Work:
 
     def __init__(self, parts: Parts, shared: Pass, dtype: Any, tokens: int) -> None:
         self.parts, self.shared, self.steps, self.dtype = parts, shared, shared.steps, dtype
-        dense: dict[int, Any] | None = {} if tokens > TOKENS else None
-        self.inputs = Shared((parts.queries, parts.keys, parts.values), dtype, dense)
-        self.output = Shared((parts.output,), dtype, dense)
-        self.gates = Shared((parts.gate, parts.up), dtype, dense)
-        self.down = Shared((parts.down,), dtype, dense)
-        cast((self.inputs, self.output, self.gates, self.down))
+        packed = columns.packed(parts) if self.steps.UNPACKS else None
+        self.few = TOKENS if packed is None else ROWS
+        dense: dict[int, Any] | None = {} if tokens > self.few else None
+        self.inputs = Shared((parts.queries, parts.keys, parts.values), self.steps, dtype, dense)
+        self.output = Shared((parts.output,), self.steps, dtype, dense)
+        self.gated: Gated | Columns
+        if packed is None:
+            self.gated = Gated(parts, self.steps, dtype, dense)
+            cast((self.inputs, self.output, self.gated.gates, self.gated.down))
+        else:
+            self.gated = Columns(parts, packed, self.steps, dtype, keep=dense is not None)
+            cast((self.inputs, self.output))
 
-    def heads(self, x: Any, cos: Any, sin: Any) -> tuple[Any, Any, list[Any], list[Any]]:
-        """Return the normed input, its low-rank part, queries, keys and values, and the former two before their norms.
+    def heads(self, x: Any, cos: Any, sin: Any) -> tuple[Any, list[Any], list[Any]]:
+        """Return the normed input's low-rank part, queries, keys and values, and the former two before their norms.
 
         x: (rows, tokens, width); queries and the like (rows, tokens, heads, width of a head).
         """
@@ -87,7 +106,7 @@ class Work:
                 head = self.steps.norm(head.view(-1, parts.width), parts.head_norms[at], parts.eps).view(head.shape)
             self.steps.rotate(head, cos, sin)
             found[at] = head
-        return normed, low, [each.view(*x.shape[:2], -1, parts.width) for each in found], raw
+        return low, [each.view(*x.shape[:2], -1, parts.width) for each in found], raw
 
     def after(self, x: Any, seen: Any) -> tuple[Any, Any]:
         """Return the sum of the input and what attention adds, and the low-rank part of the latter. All flat."""
@@ -95,117 +114,77 @@ class Work:
         out = self.output.ahead(seen, low, self.parts.output)
         return out.add_(x), low
 
-    def ahead(self, x: Any, seen: Seen, turns: tuple[Any, Any], out: Any) -> list[Any]:
-        """Write the layer's result for a slice x, (rows, tokens, width), into `out`; return what `back` may be given.
+    def ahead(self, x: Any, seen: Seen, turns: tuple[Any, Any], out: Any, *, stay: bool) -> Kept:
+        """Write the layer's result for a slice x, (rows, tokens, width), into `out`; return what `back` is given.
 
-        That is what attention gave, its sum with x, and what attention needs for its gradient.
+        `stay`: it is wanted again at once.
         """
         parts, width = self.parts, x.shape[-1]
-        _, _, (q, k, v), _ = self.heads(x, *turns)
+        _, (q, k, v), _ = self.heads(x, *turns)
         found, saved = attend.ahead(q, k, v, seen, parts.scale, self.shared.kernels)
         del q, k, v
         flat = x.reshape(-1, width)
         middle, _ = self.after(flat, found.reshape(len(flat), -1))
         written = out.view(-1, width)
-        for start in range(0, len(flat), TOKENS):
-            few = slice(start, start + TOKENS)
-            gated = self.gated(middle[few])[3]
-            low = self.down.low(gated)
-            self.down.ahead(gated, low, parts.down, written[few]).add_(middle[few])
-            del gated
-        return [found, middle, *saved] if self.shared.rich and saved is not None else []
+        for start in range(0, len(flat), self.few):
+            few = slice(start, start + self.few)
+            self.gated.ahead(middle[few], written[few])
+        stash = self.shared.stash
+        if not self.shared.rich or saved is None:
+            return Kept(stash.put([x], stay=stay), None)
+        # last in, first out
+        rest = stash.put([x, found, *saved], stay=stay)
+        return Kept(rest, stash.put([middle], stay=stay, along=True))
 
-    def gated(self, middle: Any, *, apart: bool = False) -> tuple[Any, Any, Any, Any]:
-        """Return the normed input of the gated part, its low-rank part, its second product, and the first.
+    def back(self, kept: Kept, grad: Any, seen: Seen, turns: tuple[Any, Any], sums: Gradients, *, wanted: bool) -> Any:
+        """Return the gradient of a slice, flat, of that of its result, (rows, tokens, width); None if not `wanted`.
 
-        Not `apart`: the gated product stands in the place of the first.
+        What is needed next is fetched while the GPU computes: not before the gated part is done, which takes memory.
         """
-        parts = self.parts
-        normed = self.steps.norm(middle, parts.second_norm, parts.eps)
-        low = self.gates.low(normed)
-        first, second = (self.gates.ahead(normed, low, each) for each in self.gates.projections)
-        return normed, low, second, first if apart else self.steps.gate(first, second)
-
-    def back(
-        self,
-        x: Any,
-        kept: list[Any],
-        grad: Any,
-        seen: Seen,
-        turns: tuple[Any, Any],
-        sums: Gradients,
-        *,
-        wanted: bool,
-        half: Callable[[], None] = lambda: None,
-    ) -> Any:
-        """Return the gradient of a slice x, flat, of the result's; None where it is not wanted.
-
-        `half` is called when the gated part, which takes the most memory, is done.
-        """
-        parts, preferred = self.parts, self.shared.kernels
-        flat, outer = x.reshape(-1, x.shape[-1]), grad.reshape(-1, x.shape[-1])
-        if kept:
-            found, middle, *saved = kept
-            kept.clear()
+        parts, preferred, stash = self.parts, self.shared.kernels, self.shared.stash
+        outer = grad.reshape(-1, grad.shape[-1])
+        if kept.middle is not None:
+            [middle] = stash.get(kept.middle)
+            stash.before(kept.middle)
             self.all_gated_back(middle, outer, sums)
-            half()
-            normed, low, (q, k, v), raw = self.heads(x, *turns)
+            x, found, *saved = stash.get(kept.rest)
+            stash.before(kept.rest)
+            low, (q, k, v), raw = self.heads(x, *turns)
             _, attention_back = attend.again(q, k, v, seen, parts.scale, preferred, (found, saved))
-            found = found.reshape(len(flat), -1)
+            found = found.reshape(len(outer), -1)
             low_output = self.output.low(found)
         else:
-            normed, low, (q, k, v), raw = self.heads(x, *turns)
+            [x] = stash.get(kept.rest)
+            low, (q, k, v), raw = self.heads(x, *turns)
             found, attention_back = attend.again(q, k, v, seen, parts.scale, preferred)
-            found = found.reshape(len(flat), -1)
-            middle, low_output = self.after(flat, found)
+            found = found.reshape(len(outer), -1)
+            middle, low_output = self.after(x.reshape(outer.shape), found)
             self.all_gated_back(middle, outer, sums)
-            half()
+            stash.before(kept.rest)
         inner = self.output.back(found, low_output, [middle], sums)
         del found
         heads = list(attention_back(inner.view(q.shape)))
         del inner, attention_back, q, k, v
         for at in (0, 1):
             heads[at] = heads[at].contiguous()
-            turned = heads[at].view(len(flat), -1, parts.width)
+            turned = heads[at].view(len(outer), -1, parts.width)
             self.steps.rotate(turned, *turns, back=True)
             if parts.head_norms is not None:
                 rows = turned.view(-1, parts.width), raw[at].reshape(-1, parts.width)
                 self.steps.norm_back(*rows, parts.head_norms[at], parts.eps)
-        flats = [each.reshape(len(flat), -1) for each in heads]
-        del heads
+        flats = [each.reshape(len(outer), -1) for each in heads]
+        del heads, raw
+        flat = x.reshape(outer.shape)
+        # made again: beside what attention's gradient takes there is little room
+        normed = self.steps.norm(flat, parts.first_norm, parts.eps)
         result = self.inputs.back(normed, low, flats, sums, wanted=wanted)
         return self.steps.norm_back(result, flat, parts.first_norm, parts.eps, middle) if wanted else None
 
     def all_gated_back(self, middle: Any, outer: Any, sums: Gradients) -> None:
         """Turn the sum behind attention into its gradient, in place, of the layer's result's."""
-        for start in range(0, len(middle), TOKENS):
-            few = slice(start, start + TOKENS)
-            self.gated_back(middle[few], outer[few], sums)
-
-    def gated_back(self, middle: Any, outer: Any, sums: Gradients) -> None:
-        """Turn the input of the gated part (tokens, width) into its gradient, in place, of the layer's result's."""
-        parts = self.parts
-        normed, low, second, first = self.gated(middle, apart=True)
-        # the gradient of the gated product needs no gated product, that of the adapter behind it does
-        grad = self.down_gradient(outer)
-        self.steps.gate_back(first, second, grad)
-        self.down.back(grad, self.down.low(grad), [outer], sums, wanted=False)
-        del grad
-        inner = self.gates.back(normed, low, [first, second], sums)
-        del first, second, normed
-        self.steps.norm_back(inner, middle, parts.second_norm, parts.eps, outer, over=True)
-
-    def down_gradient(self, outer: Any) -> Any:
-        """Return the gradient of what the last projection takes."""
-        import torch
-
-        each, place = self.parts.down, self.down.places.get(id(self.parts.down))
-        weight = self.down.dense(each)
-        if place is None:
-            return outer @ weight
-        part = torch.empty(len(outer), self.down.rank, dtype=self.dtype, device=outer.device)
-        torch.addmm(part, outer, self.down.ups[id(each)], beta=0, alpha=each.scale, out=part)
-        return (part @ self.down.downs).addmm_(outer, weight)
+        for start in range(0, len(middle), self.few):
+            few = slice(start, start + self.few)
+            self.gated.back(middle[few], outer[few], sums)
 
 
 @functools.cache
@@ -218,15 +197,14 @@ def function() -> Any:
 
         @staticmethod
         def forward(ctx: Any, parts: Parts, shared: Pass, x: Any, last: bool, *learns: Any) -> Any:
-            ctx.parts, ctx.shared, ctx.learns, ctx.tickets = parts, shared, learns, []
+            ctx.parts, ctx.shared, ctx.learns, ctx.kept = parts, shared, learns, []
             x = x.detach().contiguous()
             out = torch.empty_like(x)
             with torch.autocast(x.device.type, enabled=False):
                 work = Work(parts, shared, x.dtype, x.shape[0] * x.shape[1])
                 for some, seen, *turns in shared.slices(len(x)):
-                    kept = work.ahead(x[some], seen, (turns[0], turns[1]), out[some])
                     stay = last and some.stop == len(x)
-                    ctx.tickets.append(shared.stash.put([x[some], *kept], stay=stay))
+                    ctx.kept.append(work.ahead(x[some], seen, (turns[0], turns[1]), out[some], stay=stay))
             return out
 
         @staticmethod
@@ -238,17 +216,15 @@ def function() -> Any:
                 slices = list(shared.slices(len(grad)))
                 found = torch.empty(grad.shape, dtype=grad.dtype, device=grad.device) if len(slices) > 1 else None
                 for some, seen, *turns in reversed(slices):
-                    ticket = ctx.tickets.pop()
-                    x, *kept = shared.stash.get(ticket)
-                    half = functools.partial(shared.stash.before, ticket)
-                    part = work.back(x, kept, grad[some], seen, (turns[0], turns[1]), sums, wanted=wanted, half=half)
+                    turned = (turns[0], turns[1])
+                    part = work.back(ctx.kept.pop(), grad[some], seen, turned, sums, wanted=wanted)
                     if not wanted:
                         continue
                     if found is None:
                         found = part.view(grad.shape)
                     else:
-                        found[some] = part.view(x.shape)
-                    del x, kept, part
-            return None, None, found if wanted else None, None, *(sums.of(each) for each in ctx.learns)
+                        found[some] = part.view(grad[some].shape)
+                    del part
+            return None, None, found if wanted else None, None, *sums.take(ctx.learns)
 
     return Layer

@@ -7,6 +7,7 @@ result less than the other way round. All tensors are (tokens, width).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 from strix_train.lean.parts import Projection
@@ -16,20 +17,29 @@ class Gradients:
     """The gradients of adapters' weights, summed in 32 bits over slices; by weight."""
 
     def __init__(self) -> None:
-        self._sums: dict[int, Any] = {}
+        self._sums: dict[int, tuple[Any, float]] = {}
 
-    def add(self, weight: Any, found: Any) -> None:
-        """Add what one slice gives."""
+    def add(self, weight: Any, found: Any, scale: float = 1.0) -> None:
+        """Add what one slice gives, times `scale`, which is the same for all slices of a weight."""
         before = self._sums.get(id(weight))
         if before is None:
-            self._sums[id(weight)] = found.float()
+            self._sums[id(weight)] = (found, scale)
         else:
-            before.add_(found)
+            # the first one is widened where there is a second
+            self._sums[id(weight)] = (before[0].float().add_(found), scale)
 
-    def of(self, weight: Any) -> Any:
-        """Return a weight's gradient, in its own type."""
-        found = self._sums.pop(id(weight), None)
-        return None if found is None else found.to(weight.dtype)
+    def take(self, weights: Sequence[Any]) -> list[Any]:
+        """Return the gradients of weights, each in its own type; one that nothing was added to is None."""
+        import torch
+
+        sums = [self._sums.pop(id(weight), None) for weight in weights]
+        made = [None if each is None else torch.empty_like(weight) for weight, each in zip(weights, sums, strict=True)]
+        pairs = [(to, *each) for to, each in zip(made, sums, strict=True) if each is not None]
+        if pairs:
+            # all at once: there are two for each of seven layers, and starting is what small work costs
+            torch._foreach_copy_([to for to, _, _ in pairs], [found for _, found, _ in pairs])
+            torch._foreach_mul_([to for to, _, _ in pairs], [scale for _, _, scale in pairs])
+        return made
 
 
 def cast(groups: Sequence[Shared]) -> None:
@@ -44,13 +54,16 @@ def cast(groups: Sequence[Shared]) -> None:
 class Shared:
     """Linear layers of one input, with the adapters' weights as they are multiplied with, once `cast` was called.
 
-    `dense`: where weights are kept that had to be made of 4 bits, since they are multiplied with several times.
+    `small`: the module of the small steps. `dense`: where weights are kept that had to be made of 4 bits, since they
+    are multiplied with several times.
     """
 
-    def __init__(self, projections: Sequence[Projection], dtype: Any, dense: dict[int, Any] | None = None) -> None:
+    def __init__(
+        self, projections: Sequence[Projection], small: ModuleType, dtype: Any, dense: dict[int, Any] | None = None
+    ) -> None:
         import torch
 
-        self.projections, self.dtype, self.kept = projections, dtype, dense
+        self.projections, self.small, self.dtype, self.kept = projections, small, dtype, dense
         adapted = [each for each in projections if each.down is not None]
         self.places: dict[int, slice] = {}
         self.wanted: list[tuple[Any, Any]] = []
@@ -70,9 +83,9 @@ class Shared:
     def dense(self, each: Projection) -> Any:
         """Return a weight as it is multiplied with; one that has to be made for it is made once, where it is kept."""
         if self.kept is None or not each.quantized:
-            return each.dense(self.dtype)
+            return each.dense(self.dtype, self.small)
         if id(each) not in self.kept:
-            self.kept[id(each)] = each.dense(self.dtype)
+            self.kept[id(each)] = each.dense(self.dtype, self.small)
         return self.kept[id(each)]
 
     def low(self, x: Any) -> Any:
@@ -109,7 +122,7 @@ class Shared:
             if place is not None and inner is not None:
                 part = inner[:, place]
                 torch.addmm(part, grad, self.ups[id(each)], beta=0, alpha=each.scale, out=part)
-                sums.add(each.up, (grad.T @ low[:, place]).mul_(each.scale))
+                sums.add(each.up, grad.T @ low[:, place], each.scale)
         if inner is not None:
             downs = inner.T @ x
             for each in self.projections:
@@ -130,4 +143,5 @@ class Shared:
             else:
                 torch.mm(grad, weight, out=out)
                 started = True
+            del weight  # or it would live beside the next one
         return out

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
+
+from strix_train.lean import fourbit
+from strix_train.lean.fourbit import Packed
 
 # Decoder layers whose computation is the one of `layer`, by their module in transformers.
 LAYERS = {
@@ -22,7 +26,8 @@ _LINEAR = ("queries", "keys", "values", "output", "gate", "up", "down")
 class Projection:
     """A frozen linear layer (outputs, inputs) with its adapter: `down` (rank, inputs), `up` (outputs, rank) or None.
 
-    `adapter`: its name, empty where there is none; `scale`: of its part. `weight` is a tensor, or bitsandbytes' 4 bits.
+    `adapter`: its name, empty where there is none; `scale`: of its part. `weight` is a tensor, or bitsandbytes' 4 bits;
+    `packed`: those, where any part of the weight can be made of them.
     """
 
     weight: Any
@@ -31,17 +36,22 @@ class Projection:
     up: Any = None
     adapter: str = ""
     scale: float = 1.0
+    packed: Packed | None = None
 
     @property
     def quantized(self) -> bool:
         """Whether the weight has to be made before it is multiplied with."""
         return getattr(self.weight, "quant_state", None) is not None
 
-    def dense(self, dtype: Any) -> Any:
-        """Return the weight (outputs, inputs) as it is multiplied with."""
+    def dense(self, dtype: Any, small: ModuleType) -> Any:
+        """Return the weight (outputs, inputs) as it is multiplied with; `small`: the module of the small steps."""
         state = getattr(self.weight, "quant_state", None)
         if state is None:
             return self.weight if self.weight.dtype == dtype else self.weight.to(dtype)
+        packed = self.packed
+        if packed is not None and small.UNPACKS:
+            out = packed.data.new_empty(packed.rows, packed.columns, dtype=dtype)
+            return small.unpack(packed, slice(0, packed.rows), slice(0, packed.columns), out)
         from bitsandbytes.functional import dequantize_4bit
 
         return dequantize_4bit(self.weight.data, state).to(dtype)
@@ -132,7 +142,7 @@ def of_layer(layer: Any) -> Parts | None:
 def hollow(own: Parts) -> Parts:
     """Return the parts without any weight, so that those that modules let go of are gone."""
     empty = {
-        name: replace(part, weight=None, bias=None, down=None, up=None)
+        name: replace(part, weight=None, bias=None, down=None, up=None, packed=None)
         for name, part in ((name, getattr(own, name)) for name in _LINEAR)
     }
     heads = (None, None) if own.head_norms is not None else None
@@ -161,10 +171,10 @@ def renewed(own: Parts) -> Parts:
 
 def _again(known: Projection, module: Any) -> Projection:
     base = getattr(module, "base_layer", module)
+    now = replace(known, weight=base.weight, bias=base.bias, packed=fourbit.of(base.weight))
     if not known.adapter:
-        return replace(known, weight=base.weight, bias=base.bias)
-    down, up = module.lora_A[known.adapter].weight, module.lora_B[known.adapter].weight
-    return replace(known, weight=base.weight, bias=base.bias, down=down, up=up)
+        return now
+    return replace(now, down=module.lora_A[known.adapter].weight, up=module.lora_B[known.adapter].weight)
 
 
 def _window(attention: Any) -> int | None:
@@ -190,8 +200,9 @@ def _projection(module: Any) -> Projection | None:
         return None
     if type(weight).__name__ not in ("Parameter", "Params4bit"):
         return None
+    packed = fourbit.of(weight)
     if base is module:
-        return Projection(weight, bias)
+        return Projection(weight, bias, packed=packed)
     names = list(module.active_adapters)
     if len(names) != 1 or module.merged_adapters or names[0] not in module.lora_A:
         return None
@@ -203,4 +214,4 @@ def _projection(module: Any) -> Projection | None:
         return None
     if getattr(module, "fan_in_fan_out", False):
         return None
-    return Projection(weight, bias, down.weight, up.weight, name, float(module.scaling[name]))
+    return Projection(weight, bias, down.weight, up.weight, name, float(module.scaling[name]), packed)

@@ -68,9 +68,14 @@ class Stash:
     _last: Any = None
     _leaving: list[tuple[Any, Any]] = field(default_factory=list)
 
-    def put(self, tensors: list[Any], *, stay: bool = False) -> Ticket:
-        """Put tensors away and return their ticket; `stay`: they are wanted again at once."""
+    def put(self, tensors: list[Any], *, stay: bool = False, along: bool = False) -> Ticket:
+        """Put tensors away and return their ticket.
+
+        `stay`: they are wanted again at once. `along`: what was put away just before them was made with them, so that
+        there is nothing to compute while it leaves, and nobody waits for it.
+        """
         ticket = Ticket(list(tensors), [None] * len(tensors), before=self._last)
+        self._last = weakref.ref(ticket)
         if not self.on or stay:
             return ticket
         large = [at for at, each in enumerate(tensors) if each.is_cuda and size_of(each) >= _LEAST]
@@ -83,8 +88,8 @@ class Stash:
             return ticket
         ticket.free = weakref.finalize(ticket, self.budget.give, size)
         ticket.free.atexit = False
-        self._left()
-        self._last = weakref.ref(ticket)
+        if not along:
+            self._left()
         ticket.ready = self._send([(tensors[at], rooms[at]) for at in large])
         for at in large:
             ticket.here[at], ticket.there[at] = None, rooms[at]
@@ -92,12 +97,12 @@ class Stash:
 
     def get(self, ticket: Ticket) -> list[Any]:
         """Return the tensors, which are the caller's from now on."""
+        self._left()
         if ticket.ready is None:
             found, ticket.here = ticket.here, []
             return found
         import torch
 
-        self._left()
         self._fetch(ticket)
         torch.cuda.current_stream().wait_event(ticket.ready)
         found, ticket.here, ticket.there = ticket.here, [], []

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import functools
 import shutil
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from strix_train.lean.fourbit import Packed
 
 
 def of(device: Any) -> ModuleType:
@@ -45,8 +49,23 @@ def _proven() -> ModuleType | None:
     return kernels
 
 
+def _packed(numbers: Any) -> Packed:
+    """Return a weight (2, 128) whose 256 numbers stand in every half of a byte, its scales in bytes as well."""
+    import torch
+
+    from strix_train.lean.fourbit import Nested, Packed
+
+    data = torch.arange(128, device=numbers.device, dtype=torch.uint8) * 7
+    scales = torch.tensor([3, 250, 77, 0], dtype=torch.uint8, device=numbers.device)
+    spread = torch.linspace(-1, 1, 256, device=numbers.device)
+    nested = Nested(spread, numbers[0, :2].contiguous(), numbers[0, 2], 2)
+    return Packed(data, 2, 128, 64, spread[::16].contiguous(), scales, nested)
+
+
 def results(module: ModuleType, x: Any, y: Any, grad: Any, weight: Any, cos: Any, sin: Any, targets: Any) -> list[Any]:
     """Return what every step of a module makes of a few rows; heads are as wide as `cos`."""
+    import torch
+
     sums, gated, logits = y.clone(), x.clone(), x.clone()
     first, second, third = x.clone(), y.clone(), grad.clone()
     found = [module.norm(x, weight, 1e-5), module.add_norm(x, sums, weight, 1e-5), sums]
@@ -57,4 +76,22 @@ def results(module: ModuleType, x: Any, y: Any, grad: Any, weight: Any, cos: Any
         module.rotate(turned, cos, sin, back=back)
         found.append(turned)
     module.gate_back(first, second, third)
+    packed, wide = _packed(x.float()), x.new_zeros(2, 130)
+    found.append(module.unpack(packed, slice(0, 2), slice(0, 128), wide[:, :128]))
+    found.append(module.unpack(packed, slice(1, 2), slice(64, 128), x.new_zeros(1, 64)))
+    pair = x.new_zeros(2, 1, 130)
+    module.unpack_both(packed, replace(packed, data=packed.data * 3), slice(1, 2), slice(0, 128), pair[:, :, :128])
+    found.append(pair)
+    plain_scales = replace(packed, scales=packed.code[: len(packed.scales)], nested=None)
+    found.append(module.unpack(plain_scales, slice(0, 2), slice(64, 128), x.new_zeros(2, 64)))
+    # halves of a row, and a norm whose rows stand apart
+    halves = torch.cat((x, y), -1)
+    found.append(module.norm(x, weight, 1e-5, out=x.new_zeros(len(x), 2 * x.shape[1])[:, : x.shape[1]]))
+    last, wide_grad = grad.clone(), torch.cat((grad, y), -1)
+    found.append(module.norm_back(wide_grad[:, : x.shape[1]], x.clone(), weight, 1e-5, y, over=True))
+    found.append(module.norm_back(wide_grad[:, : x.shape[1]], x, weight, 1e-5))
+    module.gate_back(halves[:, : x.shape[1]], halves[:, x.shape[1] :], last)
+    found += [halves, last]
+    again = torch.cat((x, y), -1)
+    found.append(module.gate(again[:, : x.shape[1]], again[:, x.shape[1] :]))
     return [*found, module.gate(gated, y), first, second, third, module.cross_entropy(logits, targets), logits]
