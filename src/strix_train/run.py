@@ -252,7 +252,7 @@ def _train(folder: RunFolder, work: _Work, wish: Load) -> int:
         resuming.compare(console, folder, used)
     facts = agreement.facts_of(plan, used, resume=work.resume)
     work.ranks.agree("plan", facts | {"strategy": strategy.facts_of(work.shared)})
-    if work.ranks.world > 1:
+    if work.shared.reason:
         console.fact("strategy", told(work.shared))
         if work.shared.advice:
             console.fact("hint" if work.shared.fits else "warning", work.shared.advice)

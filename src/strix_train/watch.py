@@ -198,7 +198,7 @@ class Watch:
         """Whether this step is the last one, since a signal came to one of the processes."""
         requested = self.job.stopper.requested
         self.job.ranks.check()
-        if self.job.world == 1:
+        if not self.job.grouped:
             return requested
         import torch
 

@@ -233,18 +233,18 @@ def test_buckets_follow_the_link() -> None:
     assert links.bucket(1000, far) == 1
 
 
-def decided(gib: int, *settings: str) -> strategy.Shared:
-    """How two processes share the 8B recipe, each with so much memory."""
+def decided(gib: int, *settings: str, world: int = 2) -> strategy.Shared:
+    """How processes share the 8B recipe, each with so much memory."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("STRIX_LINK_GBIT", "STRIX_LINK_US", "LOCAL_WORLD_SIZE"):
             patch.delenv(name, raising=False)
-        return _decided(gib, *settings)
+        return _decided(gib, *settings, world=world)
 
 
-def _decided(gib: int, *settings: str) -> strategy.Shared:
+def _decided(gib: int, *settings: str, world: int) -> strategy.Shared:
     made = plans.make("llama3.1-8b-lora", ["backend=hf", *settings], with_backend=False)
     device = Device("cuda:0", "cuda", "NVIDIA H200", "CUDA 13.0", gib * 2**30, True, True)
-    return strategy.decide(made, device, 2, "bf16", "hf")
+    return strategy.decide(made, device, world, "bf16", "hf")
 
 
 def test_auto_says_what_would_make_it_fit_and_tries_it_all_the_same() -> None:
@@ -257,6 +257,15 @@ def test_auto_says_what_would_make_it_fit_and_tries_it_all_the_same() -> None:
     assert small.reason.startswith("auto: each of 2 devices needs ")
     assert "adapter" in small.advice
     assert decided(139, "strategy=fsdp").reason == "asked for"
+
+
+def test_one_process_shares_nothing_and_says_so_where_it_was_to() -> None:
+    for wish in ("fsdp", "ddp"):
+        assert (
+            strategy.told(decided(139, f"strategy={wish}", world=1)) == "none (one process, which shares with nobody)"
+        )
+    for wish in ("auto", "none"):
+        assert decided(139, f"strategy={wish}", world=1) == strategy.Shared()
 
 
 def test_nodes_that_would_share_in_other_ways_are_told() -> None:

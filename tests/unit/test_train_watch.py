@@ -70,7 +70,7 @@ def make(folder: Path, guard: Guard | None = None, keep: int = 2, **more: Any) -
     recipe = SimpleNamespace(checkpoints=SimpleNamespace(keep=keep))
     job: Any = SimpleNamespace(
         rank=0,
-        world=1,
+        grouped=False,
         device=CPU,
         folder=RunFolder(folder),
         console=Console(out),

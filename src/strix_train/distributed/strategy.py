@@ -168,7 +168,8 @@ def told(shared: Shared) -> str:
         return f"fsdp ({shared.reason}): {words[shared.how.keep]}"
     if shared.kind == "ddp":
         return f"ddp ({shared.reason}), {shared.bucket} MiB of gradients at once"
-    return f"{shared.kind}, stage {shared.stage} ({shared.reason})" if shared.stage else f"{shared.kind}"
+    stage = f", stage {shared.stage}" if shared.stage else ""
+    return f"{shared.kind}{stage} ({shared.reason})"
 
 
 def facts_of(shared: Shared) -> dict[str, Any]:

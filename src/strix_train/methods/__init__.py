@@ -45,6 +45,11 @@ class Job:
         """How many processes train together."""
         return self.ranks.world
 
+    @property
+    def grouped(self) -> bool:
+        """Whether this process trains in a group of processes; one alone has none."""
+        return self.shared.kind != "none"
+
 
 @dataclass(slots=True)
 class Outcome:

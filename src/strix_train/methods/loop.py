@@ -240,7 +240,7 @@ def _gathered(job: Job, model: Any, trainer: Any) -> tuple[dict[str, Any] | None
 
     The result is None where process 0 holds it whole; the other is None where nobody else holds any of it.
     """
-    if job.world == 1:
+    if not job.grouped:
         return None, None
     if job.shared.kind == "deepspeed" and hasattr(trainer.model_wrapped, "zero_optimization"):
         state = zero.gathered(trainer, stage=job.shared.stage, keep=job.rank == 0)
