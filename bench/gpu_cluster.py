@@ -1,8 +1,10 @@
 """What several GPUs of one machine make of a model, in one command: python -m bench.gpu_cluster PART --out FOLDER.
 
-    all     both parts and the table
+    all     fast, slow and the table
     fast    one process alone, then DDP, FSDP2 and DeepSpeed's ZeRO-3 over whatever joins the GPUs
     slow    DDP and FSDP2 over TCP on the loopback, with 16 passes a step, as two machines would do it
+    one     on one GPU: one process alone, then the same with DDP and FSDP2 as a group of one (see bench/lone.py), which
+            tells what of their cost is not sending
     table   the table of what was measured
 
 The ranks of a part are started once and train one recipe after the other, since a start costs more than a run. Weights
@@ -24,17 +26,15 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from bench import random_model
+from bench import lone, random_model
+from bench.gpu_cluster_parts import FAST, PARTS, SEVERAL, SLOW, TINY, Run, recipe, short
 
 SHAPE = "unsloth/Meta-Llama-3.1-8B"
-# Rows of a pass, passes of a step, tokens of a row.
-FAST, SLOW, TINY = (2, 4, 2048), (2, 16, 2048), (2, 2, 64)
 SOCKETS = {
     "NCCL_P2P_DISABLE": "1",
     "NCCL_SHM_DISABLE": "1",
@@ -44,63 +44,7 @@ SOCKETS = {
 }
 
 
-@dataclass(frozen=True)
-class Run:
-    """One run. `alone`: process 0 trains while the others wait. `passes` of a step, 0: those of the part."""
-
-    name: str
-    strategy: dict[str, Any]
-    alone: bool = False
-
-
 _SEAT = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
-ALONE = Run("one process", {"kind": "none"}, alone=True)
-PARTS: dict[str, tuple[Run, ...]] = {
-    "fast": (
-        ALONE,
-        Run("ddp", {"kind": "ddp"}),
-        Run("fsdp, once a step", {"kind": "fsdp", "keep": "step"}),
-        Run("fsdp, every pass", {"kind": "fsdp", "keep": "nothing"}),
-        Run("deepspeed zero-3", {"kind": "deepspeed", "stage": 3}),
-    ),
-    "slow": (
-        Run("ddp over tcp", {"kind": "ddp"}),
-        Run("fsdp over tcp", {"kind": "fsdp"}),
-    ),
-}
-
-
-def recipe(folder: Path, run: Run, size: tuple[int, int, int], steps: int) -> Path:
-    """Write a run's recipe."""
-    rows, passes, length = size
-    value = {
-        "model": str(folder / "model"),
-        "data": str(folder / "text.jsonl"),
-        "method": "cpt",
-        "backend": "hf",
-        "adapter": {"kind": "lora", "r": 16, "alpha": 16},
-        "strategy": run.strategy,
-        "recompute": "on",
-        "precision": "bf16",
-        "schedule": {
-            "steps": steps,
-            "batch": rows,
-            "accumulation": passes,
-            "learning_rate": 1e-4,
-            "scheduler": "constant",
-            "warmup": 0,
-            "max_length": length,
-            "seed": 3,
-        },
-        "checkpoints": {"every": 0},
-    }
-    path = folder / f"{_short(run.name)}.yaml"
-    path.write_text(yaml.safe_dump(value, sort_keys=False), encoding="utf-8")
-    return path
-
-
-def _short(name: str) -> str:
-    return "-".join(name.replace(",", "").split())
 
 
 def worker(part: str, folder: Path, *, tiny: bool, steps: int) -> int:
@@ -130,7 +74,7 @@ def worker(part: str, folder: Path, *, tiny: bool, steps: int) -> int:
             _warm()
         failed |= code
         facts = {"code": code, "memory": memory, "seconds": time.monotonic() - began}
-        (folder / f"{_short(run.name)}.rank{rank}.json").write_text(json.dumps(facts))
+        (folder / f"{short(run.name)}.rank{rank}.json").write_text(json.dumps(facts))
         _wait(folder, run, world)
     return failed
 
@@ -145,10 +89,13 @@ def one(folder: Path, run: Run, size: tuple[int, int, int], steps: int) -> tuple
     if gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         torch.cuda.reset_peak_memory_stats()
-    work = folder / _short(run.name)
+    work = folder / short(run.name)
     if os.environ.get("RANK", "0") == "0":
         shutil.rmtree(work, ignore_errors=True)
-    code = train(["run", str(recipe(folder, run, size, steps)), "--run-dir", str(work)])
+    with lone.group_of_one() if run.lone else nullcontext() as seen:
+        code = train(["run", str(recipe(folder, run, size, steps)), "--run-dir", str(work)])
+    if seen is not None and code == 0 and seen != {run.strategy["kind"]}:
+        raise RuntimeError(f"{run.name} trained with strategy {', '.join(seen) or 'none'}")
     memory = int(torch.cuda.max_memory_allocated()) if gpu else 0
     gc.collect()
     if gpu:
@@ -175,7 +122,7 @@ def _importable(name: str) -> bool:
 def _wait(folder: Path, run: Run, world: int) -> None:
     """Wait until every rank has written down what this run gave; a minute at most for those that failed."""
     limit = time.monotonic() + (600 if run.alone else 90)
-    names = [folder / f"{_short(run.name)}.rank{rank}.json" for rank in range(world)]
+    names = [folder / f"{short(run.name)}.rank{rank}.json" for rank in range(world)]
     while time.monotonic() < limit and not all(name.is_file() for name in names):
         time.sleep(0.2)
 
@@ -183,7 +130,7 @@ def _wait(folder: Path, run: Run, world: int) -> None:
 def start(part: str, folder: Path, options: argparse.Namespace) -> int:
     """Start the ranks of a part by torchrun; returns its exit code."""
     for path in folder.glob("*.rank*.json"):
-        if path.name.partition(".")[0] in {_short(run.name) for run in PARTS[part]}:
+        if path.name.partition(".")[0] in {short(run.name) for run in PARTS[part]}:
             path.unlink()
     env = (
         random_model.environment()
@@ -198,7 +145,8 @@ def start(part: str, folder: Path, options: argparse.Namespace) -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     words = ["worker", "--part", part, "--out", str(options.out), *(["--tiny"] if options.tiny else [])]
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={options.ranks}"]
+    ranks = options.ranks if part in SEVERAL else 1
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
     command += [f"--master-port={port}", "--max-restarts=0", "-m", "bench.gpu_cluster", *words]
     command += ["--steps", str(options.steps)]
     try:
@@ -216,40 +164,66 @@ def prepare(folder: Path, *, tiny: bool) -> None:
     random_model.write(folder / "text.jsonl", texts[:40] if tiny else texts)
 
 
-def table(folder: Path, ranks: int) -> str:
-    """Return what all runs gave, efficiency by the one process alone."""
-    lines = [
-        f"{'':<20}{'s/step':>8}{'tokens/s':>10}{'of ideal':>9}{'GiB a rank':>16}{'loss':>18}{'equal':>7}{'run':>7}"
-    ]
-    single = 0.0
-    for run in (each for runs in PARTS.values() for each in runs):
-        facts: list[dict[str, Any]] = []
-        for rank in range(1 if run.alone else ranks):
-            path = folder / f"{_short(run.name)}.rank{rank}.json"
-            facts.append(json.loads(path.read_text()) if path.is_file() else {"code": None})
-        metrics = folder / _short(run.name) / "metrics.jsonl"
-        if any(each["code"] is None for each in facts) or not metrics.is_file():
+def table(folder: Path, ranks: int, parts: Sequence[str]) -> str:
+    """Return what the runs of some parts gave, held against the one process alone."""
+    told = (f"{'s/step':>8}", f"{'tokens/s':>10}", f"{'of ideal':>9}", f"{'ms more':>9}", f"{'GiB a rank':>16}")
+    lines = [f"{'':<20}{''.join(told)}{'GiB more':>9}{'loss':>18}{'equal':>7}{'run':>7}"]
+    single: Row | None = None
+    for run in {each.name: each for part in parts for each in PARTS[part]}.values():
+        found = _row(folder, run, run.ranks(ranks))
+        if found is None:
             lines.append(f"{run.name:<20} not run")
             continue
-        rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-        later = rows[2:] or rows
-        seconds = statistics.median(row["seconds"] for row in later)
-        pace = statistics.median(row["tokens"] for row in later) / seconds
-        single = pace if run.alone else single
-        ideal = f"{pace / (single * (1 if run.alone else ranks)):.3f}" if single else "?"
-        memory = " ".join(f"{each['memory'] / 2**30:.1f}" for each in facts)
-        report = folder / _short(run.name) / "report.json"
-        same = json.loads(report.read_text())["same_weights"] if report.is_file() else None
-        equal = "-" if same is None else "yes" if same else "NO"
-        state = "ok" if not any(each["code"] for each in facts) else f"exit {facts[0]['code']}"
-        loss = f"{rows[0]['loss']:.4f} > {rows[-1]['loss']:.4f}"
+        single = found if run.alone else single
+        ideal = f"{found.pace / (single.pace * run.ranks(ranks)):.3f}" if single else "?"
+        # a step of as many passes only can be compared
+        alike = single is not None and run not in PARTS["slow"] and not run.alone
+        more = f"{1000 * (found.seconds - single.seconds):+.1f}" if single and alike else "-"
+        room = f"{found.memory[0] - single.memory[0]:+.2f}" if single and alike else "-"
+        memory = " ".join(f"{each:.1f}" for each in found.memory)
         lines.append(
-            f"{run.name:<20}{seconds:>8.3f}{pace:>10.0f}{ideal:>9}{memory:>16}{loss:>18}{equal:>7}{state:>7}"
-            f"  {max(each['seconds'] for each in facts):.0f} s in all"
+            f"{run.name:<20}{found.seconds:>8.3f}{found.pace:>10.0f}{ideal:>9}{more:>9}{memory:>16}{room:>9}"
+            f"{found.loss:>18}{found.equal:>7}{found.state:>7}  {found.whole:.0f} s in all"
         )
     text = "\n".join(lines)
     (folder / "table.txt").write_text(text + "\n", encoding="utf-8")
     return text
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a run gave. `seconds` and `pace` (tokens a second): of a step; `memory`: GiB of each rank."""
+
+    seconds: float
+    pace: float
+    memory: list[float]
+    loss: str
+    equal: str
+    state: str
+    whole: float
+
+
+def _row(folder: Path, run: Run, ranks: int) -> Row | None:
+    """Return what a run of `ranks` processes gave, None where it did not train."""
+    told = [folder / f"{short(run.name)}.rank{rank}.json" for rank in range(ranks)]
+    metrics = folder / short(run.name) / "metrics.jsonl"
+    if not all(path.is_file() for path in (*told, metrics)):
+        return None
+    facts: list[dict[str, Any]] = [json.loads(path.read_text()) for path in told]
+    rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    later = rows[2:] or rows
+    seconds = statistics.median(row["seconds"] for row in later)
+    report = folder / short(run.name) / "report.json"
+    same = json.loads(report.read_text())["same_weights"] if report.is_file() and ranks > 1 else None
+    return Row(
+        seconds,
+        statistics.median(row["tokens"] for row in later) / seconds,
+        [each["memory"] / 2**30 for each in facts],
+        f"{rows[0]['loss']:.4f} > {rows[-1]['loss']:.4f}",
+        "-" if same is None else "yes" if same else "NO",
+        "ok" if not any(each["code"] for each in facts) else f"exit {facts[0]['code']}",
+        max(each["seconds"] for each in facts),
+    )
 
 
 def main(words: Sequence[str]) -> int:
@@ -269,11 +243,12 @@ def main(words: Sequence[str]) -> int:
         steps = options.steps - (3 if options.part == "slow" else 0)
         return worker(options.part, folder, tiny=options.tiny, steps=max(3, steps))
     code = 0
+    parts = [options.what] if options.what in PARTS else SEVERAL
     if options.what != "table":
         prepare(folder, tiny=options.tiny)
-        for part in PARTS if options.what == "all" else (options.what,):
+        for part in parts:
             code |= start(part, folder, options)
-    print(table(folder, options.ranks))
+    print(table(folder, options.ranks, [*PARTS] if options.what == "table" else parts))
     return code
 
 

@@ -1,4 +1,4 @@
-"""bench/gpu_runs.py at tiny size: what a machine with a GPU runs in one command works before it is there."""
+"""bench/gpu_runs.py and the like at tiny size: what a machine with a GPU runs in one command works before."""
 
 from __future__ import annotations
 
@@ -88,3 +88,24 @@ def test_speed_and_memory_are_measured_at_tiny_size(workshop: Workshop, tmp_path
         assert sides["ours"][name]["first"] == pytest.approx(theirs["first"], abs=2e-3)
         assert sides["ours"][name]["last"] == pytest.approx(theirs["last"], abs=5e-3)
         assert sides["ours"][name]["steps"] == theirs["steps"]
+
+
+@pytest.mark.long
+def test_what_a_strategy_costs_alone_is_measured_with_the_strategy(workshop: Workshop, tmp_path: Path) -> None:
+    """pytest tests/train -m long"""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.gpu_cluster", "one", "--out", str(tmp_path), "--tiny"],
+        cwd=ROOT,
+        env=workshop.environment(),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {line[:20].strip(): line.split() for line in (tmp_path / "table.txt").read_text().splitlines()[1:]}
+    # each run fails by itself where its model is not wrapped by DDP, or not cut by FSDP
+    assert [*rows] == ["one process", "ddp of one", "fsdp of one, once", "fsdp of one, every"]
+    assert all("ok" in words for words in rows.values())
+    told = done.stdout
+    assert [told.count(f"strategy  {words}") for words in ("ddp (asked for)", "fsdp (asked for)")] == [1, 2]
