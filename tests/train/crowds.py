@@ -104,6 +104,38 @@ def no_whole() -> None:
     loop.shards.shard, loop.evenly.ordered = sharding, after
 
 
+def sparing() -> None:
+    """Fail where DDP sends a frozen weight when it begins, or summed gradients lie beside what was sent."""
+    from torch.nn.parallel import DistributedDataParallel
+    from transformers import Trainer
+
+    from strix_train.methods import loop
+
+    wrap, clip, gathered = DistributedDataParallel.__init__, Trainer._clip_grad_norm, loop._gathered
+    steps = []
+
+    def wrapping(self: Any, model: Any, *words: Any, **more: Any) -> None:
+        wrap(self, model, *words, **more)
+        frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
+        if not frozen or not frozen <= self.parameters_to_ignore:
+            raise RuntimeError(f"of {len(frozen)} frozen weights, {len(frozen - self.parameters_to_ignore)} were sent")
+
+    def clipping(self: Any, model: Any) -> Any:
+        grads = [weight.grad for weight in model.parameters() if weight.grad is not None]
+        rooms = {grad.untyped_storage().data_ptr() for grad in grads}
+        if len(rooms) >= len(grads):
+            raise RuntimeError(f"{len(grads)} gradients lie in {len(rooms)} places")
+        steps.append(len(grads))
+        return clip(self, model)
+
+    def ended(*words: Any) -> Any:
+        if not steps:
+            raise RuntimeError("no step was looked at")
+        return gathered(*words)
+
+    DistributedDataParallel.__init__, Trainer._clip_grad_norm, loop._gathered = wrapping, clipping, ended
+
+
 def late() -> None:
     """Let this process meet the others, and take its time until it can be talked to."""
     from strix_train.distributed import places
@@ -137,6 +169,7 @@ CHANGES: dict[str, Callable[[], None]] = {
     "STRIX_TEST_STILL": still,
     "STRIX_TEST_SPOOL": spooled,
     "STRIX_TEST_WHOLE": no_whole,
+    "STRIX_TEST_SPARING": sparing,
     "STRIX_TEST_LATE": late,
     "STRIX_TEST_DRIFT": drifted,
 }

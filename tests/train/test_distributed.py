@@ -31,7 +31,7 @@ def test_three_processes_are_one_process_with_their_rows(crowd: Crowd, recipe: P
     alone, three = tmp_path / "alone", tmp_path / "three"
     done = crowd.train(1, recipe, "--run-dir", alone, "--set", "schedule.batch=6")
     assert done["codes"] == [0], done["said"]
-    done = crowd.train(3, recipe, "--run-dir", three)
+    done = crowd.train(3, recipe, "--run-dir", three, env={"all": {"STRIX_TEST_SPARING": "1"}})
     assert done["codes"] == [0, 0, 0], done["said"]
     assert done["said"] == ["", "", ""]
     assert [bool(rank["out"]) for rank in done["ranks"]] == [True, False, False]

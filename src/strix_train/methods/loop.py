@@ -14,7 +14,7 @@ from strix_train import checkpoints, trackers
 from strix_train.asking import Asking
 from strix_train.backends.hf import weights_of
 from strix_train.console import gigabytes
-from strix_train.distributed import digests, evenly, shards, share, zero
+from strix_train.distributed import digests, evenly, replicas, shards, share, zero
 from strix_train.distributed.sharded import with_shards
 from strix_train.distributed.together import Disagreement
 from strix_train.errors import Problem, TrainError
@@ -76,6 +76,8 @@ def carry_out(job: Job, setup: Setup) -> Outcome:
         shards.shard(model, job.device.torch.partition(":")[0], job.world, job.shared.how, dtype)
     elif job.shared.kind == "deepspeed":
         zero.prepare(model)
+    elif job.shared.kind == "ddp":
+        replicas.prepare(model)
     asking = Asking(job, tokenizer)
     if setup.asks:
         asking.before(model)
@@ -98,6 +100,8 @@ def carry_out(job: Job, setup: Setup) -> Outcome:
         ordered = evenly.ordered(job, base, setup.shuffled)
         if job.shared.kind == "fsdp":
             ordered = with_shards(ordered, job.shared.how, main=job.rank == 0)
+        elif job.shared.kind == "ddp":
+            ordered = replicas.with_views(ordered)
         return with_saver(ordered, saver, setup.proof.look, watch.before_save)
 
     trainer = setup.build(wrap)
