@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import lone, random_model
-from bench.gpu_cluster_parts import FAST, PARTS, SEVERAL, SLOW, TINY, Run, recipe, short
+from bench.gpu_cluster_parts import ALONE, FAST, PARTS, SEVERAL, SLOW, TINY, Run, recipe, short
 
 SHAPE = "unsloth/Meta-Llama-3.1-8B"
 SOCKETS = {
@@ -174,10 +174,10 @@ def table(folder: Path, ranks: int, parts: Sequence[str]) -> str:
         if found is None:
             lines.append(f"{run.name:<20} not run")
             continue
-        single = found if run.alone else single
+        single = found if run == ALONE else single
         ideal = f"{found.pace / (single.pace * run.ranks(ranks)):.3f}" if single else "?"
         # a step of as many passes only can be compared
-        alike = single is not None and run not in PARTS["slow"] and not run.alone
+        alike = single is not None and run != ALONE and run not in PARTS["slow"]
         more = f"{1000 * (found.seconds - single.seconds):+.1f}" if single and alike else "-"
         room = f"{found.memory[0] - single.memory[0]:+.2f}" if single and alike else "-"
         memory = " ".join(f"{each:.1f}" for each in found.memory)

@@ -44,6 +44,8 @@ PARTS: dict[str, tuple[Run, ...]] = {
         Run("ddp of one", {"kind": "ddp"}, lone=True),
         Run("fsdp of one, once", {"kind": "fsdp", "keep": "step"}, lone=True),
         Run("fsdp of one, every", {"kind": "fsdp", "keep": "nothing"}, lone=True),
+        # how far the same is apart from itself: a GPU that gets warm gets slow
+        Run("one process, again", {"kind": "none"}, alone=True),
     ),
 }
 SEVERAL = ("fast", "slow")
