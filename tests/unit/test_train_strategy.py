@@ -115,6 +115,25 @@ def test_what_needs_whole_weights_is_not_shared_in_pieces() -> None:
     assert sharing.parts(wish, "fsdp", 2) == sharing.parts(replace(wish, backend="hf", offload=False), "fsdp", 2)
 
 
+def test_with_fsdp_what_lean_layers_keep_moves_away_and_the_optimizer_stays() -> None:
+    wish = Wish(EIGHT, backend="hf", offload=True, lean=True)
+    assert sharing.shared(wish, "kept") == replace(wish, parks=False)
+    assert not sharing.shared(wish, "zero3").offload
+    states = 2 * wish.trainable * 4
+    alone, pieces = memory.parts(wish), memory.parts(replace(wish, parks=False))
+    assert alone.offloaded - pieces.offloaded == states
+    assert 0 < pieces.total - alone.total <= states
+
+
+def test_buckets_of_ddp_take_room_once() -> None:
+    for accumulation in (1, 4):
+        wish = Wish(EIGHT, accumulation=accumulation)
+        alone, shared = memory.parts(wish), sharing.parts(wish, "ddp", 2)
+        learns = wish.trainable * 4
+        beside = learns if accumulation > 1 else learns - alone.gradients
+        assert shared.total - alone.total == beside
+
+
 @pytest.mark.parametrize("adapter", ["lora", "full", "qlora"])
 @pytest.mark.parametrize("accumulation", [1, 4])
 def test_shares_get_smaller_with_every_rank(adapter: str, accumulation: int) -> None:

@@ -212,7 +212,7 @@ class PlainBackend:
 
             def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
                 made = super().create_optimizer(*args, **kwargs)
-                if lean is not None and lean.stash.on:
+                if lean is not None and lean.parks:
                     Parking(self.optimizer, lean.stash)
                 return made
 

@@ -54,7 +54,8 @@ def peak(wish: Wish) -> tuple[Moment, float]:
     # away: a layer's input, what attention gave, and the sum of both; else the inputs stay
     bundle = 2.0 * part + seen
     kept = bundle if wish.offload else shape.layers * float(stream)
-    waiting = 0.0 if wish.offload else states
+    parked = states if wish.offload and wish.parks else 0.0
+    waiting = states - parked
     step = max(16, CHUNK // (4 * shape.vocabulary) // 128 * 128)
     rows = min(tokens, max(2 * step, min(4 * step, tokens // 16)))
     chunk = rows * (shape.vocabulary + shape.hidden) * width
@@ -75,5 +76,5 @@ def peak(wish: Wish) -> tuple[Moment, float]:
         Moment(last + max(gated, attention), 0.0, learned, waiting),
         Moment(0.0, 0.0, learned, states),
     )
-    away = shape.layers * tokens * (2.0 * shape.hidden + block.queries) * width + states if wish.offload else 0.0
+    away = shape.layers * tokens * (2.0 * shape.hidden + block.queries) * width + parked if wish.offload else 0.0
     return max(moments, key=lambda moment: moment.total), away

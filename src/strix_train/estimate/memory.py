@@ -34,7 +34,7 @@ class Wish:
 
     `rows`: of a forward pass, the halves of pairs counted apart. `master`: bytes of a weight that learns whole.
     `eager`: attention that holds its scores. `offload`: what layers leave behind moves to the system's memory. `lean`:
-    layers are lean (strix_train.lean).
+    layers are lean (strix_train.lean). `parks`: their optimizer's states move there, too, between its steps.
     `chunked`: the loss never holds all logits. `scores`: the loss has no logits (reward models). `copies`: models
     beside the one that learns. `generates`: tokens that are generated for each row before the step.
     """
@@ -58,6 +58,7 @@ class Wish:
     generates: int = 0
     targets: frozenset[str] | None = None
     lean: bool = False
+    parks: bool = True
 
     @property
     def tokens(self) -> int:

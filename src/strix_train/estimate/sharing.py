@@ -45,7 +45,11 @@ class Traffic:
 
 def shared(wish: Wish, sharing: Sharing) -> Wish:
     """Return what one rank really trains: Unsloth computes with whole weights, plain transformers with pieces."""
-    return wish if sharing in ("none", "ddp") else replace(wish, backend="hf", offload=False)
+    if sharing in ("none", "ddp"):
+        return wish
+    # what lean layers keep moves away with FSDP as well; an optimizer's states that lie in pieces stay
+    away = wish.offload and wish.lean and not sharing.startswith("zero")
+    return replace(wish, backend="hf", offload=away, parks=False)
 
 
 def parts(wish: Wish, sharing: Sharing, ranks: int) -> Parts:
@@ -56,8 +60,9 @@ def parts(wish: Wish, sharing: Sharing, ranks: int) -> Parts:
     learns = wish.trainable * wish.learning
     if sharing == "ddp":
         found = memory.parts(wish)
-        # gradients lie in buckets, beside where autograd puts them
-        return replace(found, workspace=found.workspace + learns)
+        # buckets stay from step to step. In passes that send nothing gradients lie beside them, else in them alone
+        beside = learns if wish.accumulation > 1 else learns - found.gradients
+        return replace(found, workspace=found.workspace + int(beside))
     found = memory.parts(wish, ranks=ranks)
     if sharing == "quiet":
         # gradients are whole until they are averaged

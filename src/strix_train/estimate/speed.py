@@ -101,7 +101,7 @@ def of(wish: Wish, machine: Machine, rates: Rates = RATES) -> Speed | None:
         seconds += wish.generates * max(launches, 2.0 * wish.shape.weights / straight)
     # weights, gradients and both moments are read and written, and the gradients' norm is taken
     learned = wish.trainable * 10 * wish.learning / straight
-    if wish.lean and wish.offload:
+    if wish.lean and wish.offload and wish.parks:
         learned += 2 * wish.trainable * wish.learning / machine.link
     return Speed(seconds * wish.accumulation + learned, total, bound)
 

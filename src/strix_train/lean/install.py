@@ -56,6 +56,11 @@ class Lean:
             self._norm(text.norm)
 
     @property
+    def parks(self) -> bool:
+        """Whether the optimizer's states can wait elsewhere: they are whole, and there is another memory."""
+        return self.still and self.stash.on
+
+    @property
     def told(self) -> str:
         """What a run says about it."""
         small = "kernels of Triton" if self.steps.__name__.endswith("kernels") else "no kernels of our own"
@@ -84,11 +89,8 @@ class Lean:
             self.seen = self.shared = None
 
     def moving(self) -> None:
-        """Know that weights come and go from now on, as with FSDP: none of those that were found is kept alive here.
-
-        What layers keep stays on the device, since the optimizer's states lie in pieces.
-        """
-        self.still = self.stash.on = False
+        """Know that weights come and go from now on, as with FSDP: none of those that were found is kept alive here."""
+        self.still = False
         self.made = [parts.hollow(own) for own in self.made]
 
     def _layer(self, plain: Any, number: int) -> Any:
