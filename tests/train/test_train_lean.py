@@ -181,6 +181,30 @@ def test_kernels_are_proven_on_whole_and_on_packed_rows(packed: bool, monkeypatc
     assert tried == ["cudnn", "flash"]
 
 
+@pytest.mark.parametrize(("most", "calls"), [(16, 3), (5, 5), (100, 1)])
+def test_gradients_of_attention_are_those_of_all_rows_at_once(
+    most: int, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    torch.manual_seed(5)
+    rows, tokens = 5, 7
+    grad, q = (torch.randn(rows, tokens, 4, 8) for _ in range(2))
+    k, v = (torch.randn(rows, tokens, 2, 8) for _ in range(2))
+    _, whole = attend.again(q, k, v, attend.Seen(), 0.3, attend.ANY)
+    seen = []
+
+    def one(grad: Any, *some: Any) -> Any:
+        seen.append(len(grad))
+        return attend.again(*some, attend.Seen(), 0.3, attend.ANY)[1](grad)
+
+    monkeypatch.setattr(attend, "BACK", most)
+    for found, wanted in zip(attend.by_rows(one, grad, q, k, v), whole(grad), strict=True):
+        assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    assert len(seen) == calls
+    assert sum(seen) == rows
+
+
 def test_in_32_bits_pytorch_chooses_the_kernel() -> None:
     import torch
 

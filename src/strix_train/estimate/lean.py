@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 # Families whose layers can be lean.
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
 ADAPTERS = ("lora", "rslora", "qlora")
-# Tokens of a slice of rows, and of one of the gated part (lean.layer), and bytes of a chunk of the loss.
-ROWS, TOKENS, CHUNK = 8192, 4096, 2**27
-# Bytes of attention's own work for each number of all queries, forward and backward.
-_ATTENTION = 6.0
+# Tokens of a slice of rows, and of one of the gated part (lean.layer); columns at a time (lean.columns); tokens whose
+# attention goes back at a time (lean.attend); bytes of a chunk of the loss.
+ROWS, TOKENS, WIDE, BACK, CHUNK = 8192, 4096, 4096, 2048, 2**27
+# Bytes of attention's own work for each number of all queries: their gradient in 32 bits, those of each head's keys and
+# values.
+_ATTENTION = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,38 +45,53 @@ def peak(wish: Wish) -> tuple[Moment, float]:
     """Return the moment at which a step takes the most, and the bytes that wait in the system's memory then."""
     shape, width, tokens = wish.shape, wish.width, wish.tokens
     some = min(tokens, max(1, ROWS // wish.length) * wish.length)
-    few = min(some, TOKENS)
     block = max(shape.blocks, key=lambda each: each.mlp)
+    bits = wish.adapter == "qlora"
+    few = some if bits else min(some, TOKENS)
+    several = tokens > (ROWS if bits else TOKENS)
     stream, part, piece = (count * shape.hidden * width for count in (tokens, some, few))
     seen = some * block.queries * width
     heads = some * (block.queries + 2 * block.values) * width
     learned = wish.trainable * wish.learning
     early = learned if wish.accumulation > 1 else 0
     states = 2.0 * learned
+    parked = states if wish.offload and wish.parks else 0.0
+    waiting = states - parked
     # away: a layer's input, what attention gave, and the sum of both; else the inputs stay
     bundle = 2.0 * part + seen
     kept = bundle if wish.offload else shape.layers * float(stream)
-    parked = states if wish.offload and wish.parks else 0.0
-    waiting = states - parked
     step = max(16, CHUNK // (4 * shape.vocabulary) // 128 * 128)
     rows = min(tokens, max(2 * step, min(4 * step, tokens // 16)))
     chunk = rows * (shape.vocabulary + shape.hidden) * width
     # weights of 4 bits are made once for all slices of a layer, where there are several
-    made = 2.0 * block.linear_weights if wish.adapter == "qlora" and tokens > TOKENS else 0.0
+    made = 2.0 * block.linear_weights if bits and several else 0.0
     through = made + stream * (2.0 if some < tokens else 1.0)
     # where nothing waits elsewhere, what attention gave is made again and is there as well
     mine = bundle if wish.offload else part + seen + heads + part
-    gated = through + mine + 2.0 * piece + 3.0 * few * block.mlp * width
-    attention = through + 2.0 * part + bundle * wish.offload + seen + 2.0 * heads + _ATTENTION * seen / width
-    loss = Moment(
-        3.0 * stream + kept + (bundle if wish.offload else 0.0), 0.0 if wish.scores else chunk, early, waiting
-    )
+    if bits:
+        # some columns at a time: both products and the gradient, the weights, and three of the layer's width
+        wide = _columns(block.mlp, WIDE * (2 if several else 1))
+        gated = 3.0 * piece + 3.0 * few * wide * width + (0.0 if several else 2.0 * wide * shape.hidden * width)
+    else:
+        gated = 2.0 * piece + 3.0 * few * block.mlp * width
+    # what attention takes, gives back, and works with; beside it, the next layer's sum is fetched
+    back = min(some, max(1, BACK // wish.length) * wish.length) * block.queries
+    attention = 2.0 * part + 2.0 * seen + 2.0 * heads + _ATTENTION * back + part * wish.offload
+    most = through + max(mine + gated, attention)
+    loss = Moment(3.0 * stream + kept, 0.0 if wish.scores else chunk, early, waiting)
     last = 0.0 if wish.offload else float(stream)
     moments = (
         loss,
-        Moment((0.0 if wish.offload else kept) + max(gated, attention), 0.0, early, waiting),
-        Moment(last + max(gated, attention), 0.0, learned, waiting),
+        # the last layer's input is there as a whole
+        Moment((stream * (some < tokens) if wish.offload else kept) + most, 0.0, early, waiting),
+        Moment(last + most, 0.0, learned, waiting),
         Moment(0.0, 0.0, learned, states),
     )
     away = shape.layers * tokens * (2.0 * shape.hidden + block.queries) * width + parked if wish.offload else 0.0
     return max(moments, key=lambda moment: moment.total), away
+
+
+def _columns(inner: int, most: int) -> int:
+    """Return how many columns of the gated product are made at a time."""
+    count = -(-inner // most)
+    return -(-inner // count // 128) * 128

@@ -192,7 +192,8 @@ def _workspace(wish: Wish) -> int:
     found = 32 * MIB if wish.gpu else 0
     if wish.bits == 16 and wish.adapter != "full":
         found += 2 * wish.trainable // (wish.shape.layers if wish.recompute else 1)
-    if wish.adapter in ("qlora", "lora8bit"):
+    if wish.adapter in ("qlora", "lora8bit") and not wish.lean:
+        # a weight that was made of fewer bits; lean layers count it with the rest
         found += largest * wish.width
     return found
 

@@ -20,6 +20,7 @@ Way = Literal["plain", "unsloth", "lean"]
 _BACK = 2.5
 # Bytes of the 16-bit logits of one chunk of the loss (backends.chunkedloss).
 _CHUNK = 2**27
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class Rates:
 
     Of the rate of large products: `narrow`: attention of heads of up to 128 numbers, `wide`: of wider ones, `masked`:
     with a mask, which computes what nobody sees as well. Of the memory's rate: `plain`: PyTorch's own small kernels,
-    `unsloth` and `lean`: theirs, `made`: weights made of fewer bits, `straight`: what goes through all weights.
+    `unsloth` and `lean`: theirs, `made`: weights made of fewer bits (`lean_made`: by
+    our own kernel), `straight`: what goes through all weights.
     `start`: seconds to start an operation from Python, its part in autograd included; `unsloth_starts` and
     `lean_starts`: how many a layer has; `turn`: seconds between two passes.
     """
@@ -40,6 +42,7 @@ class Rates:
     unsloth: float = 0.50
     lean: float = 0.73
     made: float = 0.35
+    lean_made: float = 0.61
     straight: float = 0.80
     start: float = 49e-6
     unsloth_starts: float = 70
@@ -115,7 +118,8 @@ def _layer(wish: Wish, block: Block, machine: Machine, rate: float, rates: Rates
     """Return the seconds of the GPU's own work in one layer, forward and backward."""
     products, attention = _inner(wish, block)
     moved = wish.tokens * _moved(wish, block) / (machine.bandwidth * rates.moved(way(wish)))
-    weights = 2.6 * _made(wish, block) / rates.made + _through(wish, block) / rates.straight
+    made = rates.lean_made if wish.lean else rates.made
+    weights = 2.6 * _made(wish, block) / made + _through(wish, block) / rates.straight
     return (products + attention / _kernel(wish, block, rates)) / rate + moved + weights / machine.bandwidth
 
 
@@ -176,6 +180,10 @@ def _moved(wish: Wish, block: Block) -> float:
 def _made(wish: Wish, block: Block) -> float:
     """Return how many weights are made of fewer bits in one layer."""
     times = _passes(wish)
+    if wish.lean and wish.adapter == "qlora":
+        # forward and backward; those of attention once more, for what is computed again
+        again = sum(each.inputs * each.outputs for each in block.linears if each.name in _ATTENTION)
+        return 2 * block.linear_weights + again
     return block.linear_weights * (times + 1 if wish.adapter == "qlora" else 2 if wish.adapter == "lora8bit" else 0)
 
 

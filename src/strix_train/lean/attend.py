@@ -13,6 +13,8 @@ from typing import Any, Literal
 Kernel = Literal["cudnn", "flash", "any"]
 Back = Callable[[Any], tuple[Any, Any, Any]]
 _HALF = ("torch.bfloat16", "torch.float16")
+# Tokens whose gradients are made at a time, whole rows of them: fewer leave a part of a large GPU without work.
+BACK = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,34 +83,32 @@ def again(
 
         return out.detach(), back_any
     out, saved = kept or ahead(q, k, v, seen, scale, preferred)
-    if how == "flash":
-        return out, lambda grad: _flash_back(grad, q, k, v, out, saved, seen, scale)
+    if seen.starts is not None:
+        return out, lambda grad: _flash_back(grad, (q, k, v, out, saved[0]), saved[1:], seen, scale)
+    sums, one, other = saved
 
-    def back_cudnn(grad: Any) -> tuple[Any, Any, Any]:
-        sums, seed, offset = saved
-        length = q.shape[1]
-        found = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-            grad.transpose(1, 2),
-            q.transpose(1, 2),
-            k.transpose(1, 2),
-            v.transpose(1, 2),
-            out.transpose(1, 2),
-            sums,
-            seed,
-            offset,
-            None,
-            None,
-            None,
-            length,
-            length,
-            0.0,
-            True,
-            scale=scale,
-        )
-        first, second, third = (each.transpose(1, 2) for each in found)
-        return first, second, third
+    def part(grad: Any, *some: Any) -> tuple[Any, Any, Any]:
+        if how == "flash":
+            return _flash_back(grad, some, (one, other), seen, scale)
+        return _cudnn_back(grad, some, (one, other), scale)
 
-    return out, back_cudnn
+    return out, lambda grad: by_rows(part, grad, q, k, v, out, sums)
+
+
+def by_rows(one: Callable[..., tuple[Any, Any, Any]], *parts: Any) -> tuple[Any, Any, Any]:
+    """Return the gradients of q, k and v that `one` makes of parts (rows, ...), of few rows at a time.
+
+    A kernel works with more than it returns: a gradient in 32 bits, and those of keys and values for each head.
+    """
+    import torch
+
+    rows, tokens = parts[0].shape[:2]
+    step = max(1, BACK // tokens)
+    found = [one(*(each[at : at + step] for each in parts)) for at in range(0, rows, step)]
+    if len(found) == 1:
+        return found[0]
+    first, second, third = (torch.cat(each) for each in zip(*found, strict=True))
+    return first, second, third
 
 
 def _any(q: Any, k: Any, v: Any, seen: Seen, scale: float) -> Any:
@@ -161,19 +161,34 @@ def _flash(q: Any, k: Any, v: Any, seen: Seen, scale: float) -> tuple[Any, Any]:
     return found[0].view(shape), found[1:4]
 
 
-def _flash_back(
-    grad: Any, q: Any, k: Any, v: Any, out: Any, saved: Any, seen: Seen, scale: float
-) -> tuple[Any, Any, Any]:
+def _cudnn_back(grad: Any, parts: tuple[Any, ...], chance: tuple[Any, Any], scale: float) -> tuple[Any, Any, Any]:
+    """`parts`: queries, keys, values, what came out, and its sums; `chance`: the state of a generator, unused."""
     import torch
 
-    starts, longest = seen.starts, seen.longest or q.shape[1]
-    shapes = [each.shape for each in (q, k, v)]
-    parts = [grad, q, k, v, out]
+    *several, sums = parts
+    length = grad.shape[1]
+    tall = [each.transpose(1, 2) for each in (grad, *several)]
+    found = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+        *tall, sums, *chance, None, None, None, length, length, 0.0, True, scale=scale
+    )
+    first, second, third = (each.transpose(1, 2) for each in found)
+    return first, second, third
+
+
+def _flash_back(
+    grad: Any, parts: tuple[Any, ...], chance: tuple[Any, Any], seen: Seen, scale: float
+) -> tuple[Any, Any, Any]:
+    """See `_cudnn_back`."""
+    import torch
+
+    *several, sums = parts
+    starts, longest = seen.starts, seen.longest or grad.shape[1]
+    shapes = [each.shape for each in several[:3]]
+    flat = [grad, *several]
     if starts is not None:
-        parts = [each.reshape(-1, *each.shape[2:]) for each in parts]
-    sums, state, unused = saved
+        flat = [each.reshape(-1, *each.shape[2:]) for each in flat]
     found = torch.ops.aten._flash_attention_backward(
-        *parts, sums, starts, starts, longest, longest, 0.0, True, state, unused, scale=scale
+        *flat, sums, starts, starts, longest, longest, 0.0, True, *chance, scale=scale
     )
     first, second, third = (each.view(shape) for each, shape in zip(found, shapes, strict=True))
     return first, second, third

@@ -76,6 +76,8 @@ class Stash:
         """
         ticket = Ticket(list(tensors), [None] * len(tensors), before=self._last)
         self._last = weakref.ref(ticket)
+        if not along:
+            self._left()
         if not self.on or stay:
             return ticket
         large = [at for at, each in enumerate(tensors) if each.is_cuda and size_of(each) >= _LEAST]
@@ -88,8 +90,6 @@ class Stash:
             return ticket
         ticket.free = weakref.finalize(ticket, self.budget.give, size)
         ticket.free.atexit = False
-        if not along:
-            self._left()
         ticket.ready = self._send([(tensors[at], rooms[at]) for at in large])
         for at in large:
             ticket.here[at], ticket.there[at] = None, rooms[at]
