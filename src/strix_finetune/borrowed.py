@@ -228,7 +228,7 @@ class Borrowed:
         if names.has_host(name):
             from strix_finetune.resolve import image
 
-            self.looked_up[name] = image.digest(name, self.settings)
+            self.looked_up[name] = image.digest(name, self.settings, self.say)
         else:
             self.looked_up[name] = self._served_as(name, engine)
         return self.looked_up[name]

@@ -240,7 +240,9 @@ def _asks_the_archive(layer: Keyed) -> bool:
 def _relock(workspace: Workspace, lock: Lock | None, settings: netconf.NetSettings, emit: Emit) -> Lock:
     stack = workspace.stack
     emit(Notice(f"locking the inputs of {stack.channel.name} for {stack.target.id}"))
-    fresh, changes = locks.make_lock(stack, lock, settings, workspace.folders.cache)
+    fresh, changes = locks.make_lock(
+        stack, lock, settings, workspace.folders.cache, say=lambda text: emit(Notice(text))
+    )
     workspace.save_lock(fresh)
     for change in changes:
         emit(Notice(f"  {change}"))

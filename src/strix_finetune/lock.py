@@ -5,7 +5,7 @@ What is still right in the previous lock stays as it is: a lock moves only where
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -64,15 +64,16 @@ def make_lock(
     everything: bool = False,
     accept: Collection[str] = (),
     resolver: AptResolver | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> tuple[Lock, tuple[Change, ...]]:
     """A lock of all that the stack asks for, and what it changes of `previous`.
 
     What is missing or no longer served is resolved; so is what `update` names (a Debian package, what a layer
     provides, a set, a distribution of a set, an image), and with `everything` all of it. The rest stays. `accept`: ids
-    of the known-bad list that are taken all the same, and stay so while they apply.
+    of the known-bad list that are taken all the same, and stay so while they apply. `say` hears of longer waits.
 
     Raises LockError for names that do not exist, requirements that contradict each other, broken ceilings and what is
-    known to be bad; FetchFailed where the archive or an index gives no answer.
+    known to be bad; FetchFailed or RegistryError where the archive, an index or a registry gives no answer.
     """
     knownbad.find(stack.known_bad, accept)
     before = previous or wanted.empty_lock(stack)
@@ -85,7 +86,7 @@ def make_lock(
         apt,
         pip=_lock_pip(stack, before, wheels, renewed, libc, settings),
         wheels=wheels,
-        images=_lock_images(stack, before, renewed, settings),
+        images=_lock_images(stack, before, renewed, settings, say),
         archives={name: archive for name, archive, _ in wanted.archives(stack)},
     )
     lock = replace(lock, accepted=knownbad.accepted(stack.known_bad, lock, before.accepted, accept))
@@ -251,7 +252,9 @@ def _lock_pip(
     return locked
 
 
-def _lock_images(stack: Stack, before: Lock, renewed: _Renewed, settings: NetSettings) -> Mapping[str, str]:
+def _lock_images(
+    stack: Stack, before: Lock, renewed: _Renewed, settings: NetSettings, say: Callable[[str], None]
+) -> Mapping[str, str]:
     from strix_finetune import borrowed
 
     bootstrap = stack.channel.spec.bootstrap
@@ -263,5 +266,5 @@ def _lock_images(stack: Stack, before: Lock, renewed: _Renewed, settings: NetSet
     if bootstrap.source == "image" and bootstrap.image not in kept:
         from strix_finetune.resolve import image
 
-        kept[bootstrap.image] = image.digest(bootstrap.image, settings)
+        kept[bootstrap.image] = image.digest(bootstrap.image, settings, say)
     return kept

@@ -36,4 +36,9 @@ def final_ref(target: str) -> str:
 def has_host(name: str) -> bool:
     """Whether the name of an image says its registry; each engine looks a short one up by its own settings."""
     host, slash, _ = name.partition("/")
-    return bool(slash) and ("." in host or ":" in host or host == "localhost")
+    return bool(slash) and is_host(host)
+
+
+def is_host(word: str) -> bool:
+    """Whether the first word of an image's name is the host of a registry, and not a folder at an unnamed one."""
+    return "." in word or ":" in word or word == "localhost"

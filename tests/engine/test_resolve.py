@@ -155,9 +155,9 @@ def test_an_index_that_is_not_there(settings: NetSettings, monkeypatch: pytest.M
 def test_a_registry_tells_the_digest_that_was_pushed(docker_bench: Bench, registry: str) -> None:
     name = f"{registry}/resolve/base:1"
     pushed = publish(docker_bench.engine, docker_bench.base, name)
-    assert image.digest(name, NetSettings()) == pushed
+    assert image.digest(name, NetSettings(), lambda text: None) == pushed
     with pytest.raises(LockError, match="has no image"):
-        image.digest(f"{registry}/resolve/base:2", NetSettings())
+        image.digest(f"{registry}/resolve/base:2", NetSettings(), lambda text: None)
 
 
 @pytest.fixture(scope="module")

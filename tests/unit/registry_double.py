@@ -21,11 +21,16 @@ _UPLOAD = re.compile(r"/v2/(?P<repo>.+)/blobs/uploads/(?P<id>\d*)")
 _BLOB = re.compile(r"/v2/(?P<repo>.+)/blobs/(?P<digest>sha256:[0-9a-f]{64})")
 _MANIFEST = re.compile(r"/v2/(?P<repo>.+)/manifests/(?P<ref>[^/]+)")
 _TAGS = re.compile(r"/v2/(?P<repo>.+)/tags/list")
+# whoever asks gets a token
+ANYBODY = ("",)
 
 
 @dataclass
 class Double:
-    """The state of the registry. `faults`: each is asked before a request is answered, and may answer it itself."""
+    """The state of the registry. `faults`: each is asked before a request is answered, and may answer it itself.
+
+    `login`: who gets a token, without which nothing is answered; None where all is open.
+    """
 
     address: str = ""
     blobs: dict[str, bytes] = field(default_factory=dict)
@@ -35,7 +40,7 @@ class Double:
     faults: list[Callable[[Handler], bool]] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     sent: int = 0
-    login: tuple[str, str] | None = None
+    login: tuple[str, ...] | None = None
     realm: str = ""
     tokens: set[str] = field(default_factory=set)
     # bytes of a request's body after which the connection is cut, once each; what came by then is kept or not
@@ -97,11 +102,11 @@ class Handler(BaseHTTPRequestHandler):
         self.double.log.append(f"{self.command} {self.path}")
         parts = urlsplit(self.path)
         self.query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        if parts.path == "/token":
-            return self.token()
         for fault in list(self.double.faults):
             if fault(self):
                 return None
+        if parts.path == "/token":
+            return self.token()
         if (
             self.double.login
             and self.headers.get("Authorization", "").removeprefix("Bearer ") not in self.double.tokens

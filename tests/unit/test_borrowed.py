@@ -70,7 +70,7 @@ def site(chain: Images) -> Images:
 def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
 
-    def digest(name: str, settings: NetSettings) -> str:
+    def digest(name: str, settings: NetSettings, say: Callable[[str], None]) -> str:
         asked.append(name)
         return DIGEST
 

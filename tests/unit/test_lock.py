@@ -282,7 +282,7 @@ def test_another_suite_is_a_gap(make: Make, tmp_path: Path) -> None:
 
 def test_a_base_image_is_locked_by_digest(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, digests = "docker.io/library/debian:sid", iter(["sha256:1", "sha256:2", "sha256:3"])
-    monkeypatch.setattr(image, "digest", lambda asked, settings: next(digests) if asked == name else "")
+    monkeypatch.setattr(image, "digest", lambda asked, settings, say: next(digests) if asked == name else "")
     text = CHANNEL.replace('{source = "mmdebstrap"}', f'{{source = "image", image = "{name}"}}')
     chosen = definitions(tmp_path, channel=text)
     first, _ = make(None, chosen)

@@ -15,6 +15,7 @@ from strix_finetune.oci import layout, owners, whole
 from strix_finetune.oci.descriptor import INDEX, MANIFEST, Descriptor, canonical
 from strix_finetune.oci.difference import Difference, compare
 from strix_finetune.registry import client
+from strix_finetune.registry.faults import RegistryError
 from strix_finetune.registry.repository import parse
 from tests.unit.oci_images import ImageEngine, layer_tar
 
@@ -146,10 +147,10 @@ def test_an_image_in_a_registry_is_the_one_that_was_pushed(compression: Any, tmp
     assert found.times == len(files())
     assert pushed.name == "registry.example/x:cpu"
     assert pushed.stored == sum(len(blob) for blob in served.blobs.values())
-    with pytest.raises(EngineError, match=r"the registry has no registry\.example/x:gone"):
+    with pytest.raises(RegistryError, match=r"the registry has no registry\.example/x:gone"):
         whole.pushed(served, "gone")
     other: Any = Served(exported, "localhost/a:1", os="linux", architecture="arm64")
-    with pytest.raises(EngineError, match="has no image for linux/amd64"):
+    with pytest.raises(RegistryError, match="has no image for linux/amd64"):
         whole.pushed(other, "cpu")
     served.blobs = dict.fromkeys(served.blobs, b"{}")
     with pytest.raises(EngineError, match=r"is no image that can be read|is not whole"):

@@ -19,7 +19,7 @@ from strix_finetune.registry.faults import Denied, RegistryError, Unreachable, U
 from strix_finetune.registry.http import Http
 from strix_finetune.registry.login import Login
 from strix_finetune.registry.repository import Repository
-from tests.unit.registry_double import Double, Handler, double, times
+from tests.unit.registry_double import ANYBODY, Double, Handler, double, times
 
 CONTENT = os.urandom(100_000)
 
@@ -238,6 +238,20 @@ def test_no_login_and_a_wrong_one_are_told_apart(served: Double) -> None:
         registry(served, Login("me", "wrong")).manifest("none")
 
 
+@pytest.mark.parametrize("token", [b"[]", b"{}", b'{"token": 3}', b"no json"])
+def test_a_token_that_is_none(served: Double, token: bytes) -> None:
+    def useless(handler: Handler) -> bool:
+        asked = handler.path.startswith("/token")
+        if asked:
+            handler.answer(200, token)
+        return asked
+
+    served.login = ANYBODY
+    served.faults = [useless]
+    with pytest.raises(Denied, match=r"could not log in to 127"):
+        registry(served).manifest("none")
+
+
 def test_a_manifest_is_read_back(served: Double) -> None:
     client = registry(served)
     client.upload(blob(), lambda done: None)
@@ -268,6 +282,18 @@ def test_other_bytes_than_those_of_the_digest_are_refused(served: Double, tmp_pa
     served.manifests["a/b", wanted.digest] = (MANIFEST, b"other")
     with pytest.raises(Untrusted, match="is not what its digest says"):
         client.manifest(wanted.digest)
+
+    def other(handler: Handler) -> bool:
+        handler.answer(200, b"{}", Docker_Content_Digest=wanted.digest)
+        return True
+
+    served.faults = [other]
+    with pytest.raises(Untrusted, match="is not what its digest says"):
+        client.manifest("tag")
+    served.faults = []
+    served.manifests["a/b", "tag"] = (MANIFEST, b"x" * (9 << 20))
+    with pytest.raises(Untrusted, match="the answer is too long"):
+        client.manifest("tag")
     served.links.add(("a/b", wanted.digest))
     served.blobs[wanted.digest] = CONTENT[:-1] + bytes([CONTENT[-1] ^ 1])
     with pytest.raises(Untrusted, match="is not what its digest says"):
@@ -290,6 +316,17 @@ def test_a_download_that_is_cut_is_gone_on_with(served: Double, tmp_path: Path) 
     assert [file.name for file in tmp_path.iterdir()] == ["blob"]
     assert heard == sorted(heard)
     assert len(served.requests("GET")) == 3
+
+
+def test_a_file_of_the_right_size_that_is_another_is_fetched_again(served: Double, tmp_path: Path) -> None:
+    client = registry(served)
+    client.upload(blob(), lambda done: None)
+    (tmp_path / "blob").write_bytes(bytes(len(CONTENT)))
+    client.download(blob().descriptor, tmp_path / "blob", lambda done: None)
+    assert (tmp_path / "blob").read_bytes() == CONTENT
+    before = len(served.log)
+    client.download(blob().descriptor, tmp_path / "blob", lambda done: None)
+    assert len(served.log) == before
 
 
 def test_a_download_of_an_earlier_process_is_gone_on_with(served: Double, tmp_path: Path) -> None:

@@ -16,11 +16,13 @@ from strix_finetune import graph, lockfile
 from strix_finetune.errors import FetchFailed, InputError, LockError
 from strix_finetune.lockmodel import AptLock, AptPackage, Lock, PipLock, Release
 from strix_finetune.netconf import NetSettings
+from strix_finetune.registry.faults import RegistryError
 from strix_finetune.vendor import collect, manifest, plan, steps
 from strix_finetune.vendor.manifest import Entry, LockEntry
 from strix_finetune.wanted import declared_sha256
 from strix_finetune.workspace import Workspace
 from tests.conftest import Images
+from tests.unit.registry_double import ANYBODY, double
 
 BODIES = {f"/{name}.whl": name.encode() * 1000 for name in ("a", "b", "c")} | {"/source.tar.gz": b"s" * 500}
 SIGNED = {"apt/sid-1/dists/sid/InRelease": b"signed"}
@@ -148,6 +150,27 @@ def test_what_is_lost_or_harmed_is_fetched_again(bench: Bench) -> None:
     assert bench.planned == 1
     assert (bench.folder / "wheels/python/a/a-1-py3-none-any.whl").read_bytes() == BODIES["/a.whl"]
     assert (bench.folder / "wheels/python/index.html").is_file()
+
+
+def test_parts_of_a_registry_image_come_from_its_registry(bench: Bench) -> None:
+    body = BODIES["/c.whl"]
+    digest = hashlib.sha256(body).hexdigest()
+    with double() as registry:
+        registry.login = ANYBODY
+        registry.blobs[f"sha256:{digest}"] = body
+        registry.links.add(("library/debian", f"sha256:{digest}"))
+        path = f"images/{registry.address.removeprefix('http://')}/library/debian/blobs/sha256/{digest}"
+        bench.files[path] = "/c.whl"
+        registry.answer_cuts = [400]
+        assert bench.vendor() == (5, 4)
+        assert (bench.folder / path).read_bytes() == body
+        (bench.folder / path).write_bytes(b"x" * len(body))
+        assert bench.vendor() == (5, 1)
+        assert (bench.folder / path).read_bytes() == body
+        (bench.folder / path).unlink()
+        registry.links.clear()
+        with pytest.raises(RegistryError, match=r"could not pull from 127.*/library/debian: HTTP 404"):
+            bench.vendor()
 
 
 def test_a_lost_signed_list_is_asked_for_anew(bench: Bench) -> None:

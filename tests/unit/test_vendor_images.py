@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import http.server
 import io
 import json
 import tarfile
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from strix_finetune.errors import FetchFailed, InputError
+from strix_finetune.errors import FetchFailed, InputError, LockError
 from strix_finetune.netconf import NetSettings
+from strix_finetune.oci.descriptor import (
+    CONFIG,
+    INDEX,
+    LAYER_GZIP,
+    MANIFEST,
+    Descriptor,
+    canonical,
+    image_manifest,
+)
+from strix_finetune.registry import client, repository
+from strix_finetune.registry.faults import RegistryError, Untrusted
+from strix_finetune.registry.parts import Parts
 from strix_finetune.resolve import image
 from strix_finetune.vendor import images, manifest
+from tests.unit.registry_double import ANYBODY, Double, double
 
 STATUS = "Package: {name}\nStatus: install ok installed\nVersion: 1\nArchitecture: amd64\n"
 
@@ -34,102 +45,90 @@ def layer(files: dict[str, str]) -> bytes:
     return gzip.compress(buffer.getvalue(), mtime=0)
 
 
-def digest(body: bytes) -> str:
-    return f"sha256:{hashlib.sha256(body).hexdigest()}"
-
-
 @dataclass
 class Registry:
-    """An image with two layers for two platforms, behind tokens."""
+    """An image with two layers for two platforms, behind tokens for anybody."""
 
-    host: str = ""
-    blobs: dict[str, bytes] = field(default_factory=dict)
-    tokens: bool = True
+    double: Double
     index: str = ""
 
-    def put(self, body: bytes) -> dict[str, Any]:
-        self.blobs[digest(body)] = body
-        return {"digest": digest(body), "size": len(body)}
+    @property
+    def host(self) -> str:
+        return self.double.address.removeprefix("http://")
 
     @property
     def name(self) -> str:
         return f"{self.host}/library/debian:13"
 
+    @property
+    def client(self) -> client.Registry:
+        return image.at(repository.of_image(self.name)[0], NetSettings(), lambda text: None)
+
+    def blob(self, body: bytes, media_type: str = LAYER_GZIP) -> Descriptor:
+        made = Descriptor.of(media_type, body)
+        self.double.blobs[made.digest] = body
+        self.double.links.add(("library/debian", made.digest))
+        return made
+
+    def manifest(self, body: bytes, media_type: str = MANIFEST, **platform: str) -> dict[str, Any]:
+        made = Descriptor.of(media_type, body, platform=platform)
+        self.double.manifests["library/debian", made.digest] = (media_type, body)
+        return made.as_json()
+
+    def contents(self, digest: str = "") -> Parts:
+        return image.contents(self.name, digest or self.index, self.client)
+
 
 @pytest.fixture
-def registry() -> Iterator[Registry]:
-    state = Registry()
-    layers = [
-        state.put(layer({"var/lib/dpkg/status": STATUS.format(name="old"), "var/lib/apt/extended_states": "x"})),
-        state.put(layer({"./var/lib/dpkg/status": STATUS.format(name="bash"), "var/lib/apt/.wh.extended_states": ""})),
-    ]
-    config = state.put(b'{"architecture":"amd64"}')
-    kind = "application/vnd.oci.image.manifest.v1+json"
-    inner = state.put(json.dumps({"mediaType": kind, "config": config, "layers": layers}).encode())
-    other = state.put(b'{"layers":[]}')
-    rows = [
-        {**other, "platform": {"os": "linux", "architecture": "arm64"}},
-        {**inner, "platform": {"os": "linux", "architecture": "amd64"}},
-    ]
-    state.index = state.put(json.dumps({"schemaVersion": 2, "manifests": rows}).encode())["digest"]
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path.startswith("/token"):
-                self.reply(200, b'{"token": "t0ken"}')
-            elif state.tokens and self.headers.get("Authorization") != "Bearer t0ken":
-                challenge = f'Bearer realm="http://{state.host}/token",service="here"'
-                self.reply(401, b"", {"WWW-Authenticate": challenge})
-            else:
-                body = state.blobs.get(self.path.rpartition("/")[2])
-                self.reply(200 if body is not None else 404, body or b"")
-
-        def reply(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-            self.send_response(status)
-            for name, value in (headers or {}).items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        threading.Thread(target=httpd.serve_forever, args=(0.01,), daemon=True).start()
-        state.host = f"127.0.0.1:{httpd.server_port}"
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "none.json"))
+    with double() as served:
+        served.login = ANYBODY
+        state = Registry(served)
+        layers = (
+            state.blob(layer({"var/lib/dpkg/status": STATUS.format(name="old"), "var/lib/apt/extended_states": "x"})),
+            state.blob(
+                layer({"./var/lib/dpkg/status": STATUS.format(name="bash"), "var/lib/apt/.wh.extended_states": ""})
+            ),
+        )
+        config = state.blob(b'{"architecture":"amd64"}', CONFIG)
+        rows = [
+            state.manifest(b'{"layers":[]}', os="linux", architecture="arm64"),
+            state.manifest(image_manifest(config, layers, {}), os="linux", architecture="amd64"),
+        ]
+        state.index = state.manifest(canonical({"schemaVersion": 2, "manifests": rows}), INDEX)["digest"]
         yield state
-        httpd.shutdown()
 
 
 def vendored(registry: Registry, folder: Path) -> Path:
     """The layout, written as `vendor` does."""
-    found = image.contents(registry.name, registry.index, NetSettings())
+    found = registry.contents()
     for entry in images.entries(registry.name, found):
-        manifest.write(folder, entry.path, registry.blobs[f"sha256:{entry.sha256}"])
+        manifest.write(folder, entry.path, registry.double.blobs[f"sha256:{entry.sha256}"])
     for path, content in images.layout(registry.name, found).items():
         manifest.write(folder, path, content)
     return folder
 
 
 def test_an_image_is_taken_apart_for_this_platform(registry: Registry) -> None:
-    found = image.contents(registry.name, registry.index, NetSettings())
-    assert next(iter(found.manifests)) == registry.index
+    found = registry.contents()
+    assert found.manifests[0].digest == registry.index
     assert len(found.manifests) == 2
     entries = list(images.entries(registry.name, found))
     assert len(entries) == 3
     for entry in entries:
         assert entry.path == f"images/{registry.host}/library/debian/blobs/sha256/{entry.sha256}"
         assert entry.source == f"http://{registry.host}/v2/library/debian/blobs/sha256:{entry.sha256}"
-        assert len(registry.blobs[f"sha256:{entry.sha256}"]) == entry.size
+        assert len(registry.double.blobs[f"sha256:{entry.sha256}"]) == entry.size
+        assert str(images.origin(entry.path)) == f"{registry.host}/library/debian"
 
 
-def test_blobs_want_a_token_only_where_the_registry_does(registry: Registry) -> None:
-    found = image.contents(registry.name, registry.index, NetSettings())
-    assert image.authorization(found.config.url, NetSettings()) == {"Authorization": "Bearer t0ken"}
-    registry.tokens = False
-    assert image.authorization(found.config.url, NetSettings()) == {}
-    assert image.authorization("http://127.0.0.1:9/v2/x/blobs/sha256:0", NetSettings()) == {}
+def test_one_token_holds_for_all_parts(registry: Registry, tmp_path: Path) -> None:
+    asked = registry.client
+    found = image.contents(registry.name, registry.index, asked)
+    for part in (found.config, *found.layers):
+        asked.download(part, tmp_path / part.digest, lambda done: None)
+    assert len([line for line in registry.double.log if "/token" in line]) == 1
 
 
 def test_the_layout_is_one_that_others_read(registry: Registry, tmp_path: Path) -> None:
@@ -185,24 +184,45 @@ def test_an_engine_gets_it_as_an_archive(registry: Registry, tmp_path: Path) -> 
 @pytest.mark.parametrize("lost", ["index", "manifest"])
 def test_a_layout_without_its_manifests(registry: Registry, tmp_path: Path, lost: str) -> None:
     root = vendored(registry, tmp_path)
-    first, second = image.contents(registry.name, registry.index, NetSettings()).manifests
-    gone = (first if lost == "index" else second).removeprefix("sha256:")
+    first, second = registry.contents().manifests
+    gone = (first if lost == "index" else second).digest.removeprefix("sha256:")
     next(root.rglob(gone)).unlink()
     with pytest.raises(InputError, match="cannot be read" if lost == "index" else "no manifest of its index"):
         images.parts(registry.name, registry.index, root)
 
 
 def test_an_image_for_other_machines_alone(registry: Registry) -> None:
-    body = json.dumps({"manifests": [{"digest": "x", "platform": {"os": "linux", "architecture": "arm64"}}]}).encode()
-    wanted = registry.put(body)["digest"]
-    with pytest.raises(FetchFailed, match="has nothing for linux/amd64; name another image"):
-        image.contents(registry.name, wanted, NetSettings())
+    rows = [registry.manifest(b"{}", os="linux", architecture="arm64")]
+    wanted = registry.manifest(canonical({"manifests": rows}), INDEX)["digest"]
+    with pytest.raises(RegistryError, match="has no image for linux/amd64; name another one"):
+        registry.contents(wanted)
+
+
+def test_of_an_index_that_names_no_platform_the_first_is_taken_but_one_that_names_ours_goes_before(
+    registry: Registry,
+) -> None:
+    _, ours = registry.contents().manifests
+    unsaid = {name: value for name, value in ours.descriptor.as_json().items() if name != "platform"}
+    wanted = registry.manifest(canonical({"manifests": [unsaid]}), INDEX)["digest"]
+    assert registry.contents(wanted).manifests[-1].digest == ours.digest
+    other = registry.manifest(b'{"layers": []}')
+    rows = [other, {**unsaid, "platform": {"os": "linux", "architecture": "amd64"}}]
+    wanted = registry.manifest(canonical({"manifests": rows}), INDEX)["digest"]
+    assert registry.contents(wanted).manifests[-1].digest == ours.digest
+
+
+def test_an_image_that_is_gone(registry: Registry) -> None:
+    with pytest.raises(LockError, match="has no image '127"):
+        registry.contents(f"sha256:{'0' * 64}")
 
 
 def test_a_registry_that_lies(registry: Registry) -> None:
-    registry.blobs[registry.index] = b"{}"
-    with pytest.raises(FetchFailed, match="sent another manifest of"):
-        image.contents(registry.name, registry.index, NetSettings())
-    wanted = registry.put(b'{"layers": [], "config": {"digest": "md5:1", "size": 1}}')["digest"]
-    with pytest.raises(FetchFailed, match=r"cannot be read \(ValueError: 'md5:1' is no sha256 digest\)"):
-        image.contents(registry.name, wanted, NetSettings())
+    registry.double.manifests["library/debian", registry.index] = (INDEX, b"{}")
+    with pytest.raises(Untrusted, match="is not what its digest says"):
+        registry.contents()
+    wanted = registry.manifest(b'{"layers": [], "config": {"mediaType": "x", "digest": "md5:1", "size": 1}}')["digest"]
+    with pytest.raises(RegistryError, match="is no image that can be read: a descriptor has no media type or no sha"):
+        registry.contents(wanted)
+    wanted = registry.manifest(b"[]", INDEX)["digest"]
+    with pytest.raises(RegistryError, match="is no image that can be read: its index cannot be read"):
+        registry.contents(wanted)

@@ -81,6 +81,7 @@ def lock(
             update=update,
             everything=everything,
             accept=accept,
+            say=lambda text: click.echo(text, err=True),
         )
     if other:
         fromlock.check(other, fresh)

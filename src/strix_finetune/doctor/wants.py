@@ -11,6 +11,7 @@ from strix_finetune.doctor.edges import Address, ask
 from strix_finetune.errors import StrixError
 from strix_finetune.model import Stack
 from strix_finetune.netconf import Flags, NetSettings, collect
+from strix_finetune.registry import repository
 from strix_finetune.toolbx.renew import REGISTRY
 from strix_finetune.workspace import Options, open_workspace
 
@@ -48,12 +49,9 @@ class Wants:
                 url = self._settings.index_url(name) or index.url
                 found.append((f"index {name}", url, f"the channel {channel.name}"))
             if channel.spec.bootstrap.image:
-                from strix_finetune.resolve.image import parse
-
-                found.append(("registry", parse(channel.spec.bootstrap.image).url, f"the channel {channel.name}"))
+                where, tag = repository.of_image(channel.spec.bootstrap.image)
+                found.append(("registry", where.url(f"manifests/{tag}"), f"the channel {channel.name}"))
         if named := self._env.get(REGISTRY):
-            from strix_finetune.registry import repository
-
             found.append(("registry", repository.parse(named).root + "/v2/", "pulling and pushing images"))
         if self._env.get("HF_HUB_OFFLINE", "") in ("", "0"):
             found.append(("model hub", self._env.get("HF_ENDPOINT") or _HUB, "downloading models"))

@@ -15,11 +15,12 @@ from typing import IO, Any, cast
 
 from strix_finetune.engine.base import Engine
 from strix_finetune.errors import EngineError, Problem
-from strix_finetune.key import PLATFORM
-from strix_finetune.oci.descriptor import DOCKER_INDEX, INDEX, LAYER_ZSTD, Descriptor
+from strix_finetune.oci.descriptor import LAYER_ZSTD, Descriptor
 from strix_finetune.oci.scan import RawImage, RawLayer, read_image, read_layer
 from strix_finetune.oci.tree import Tree, apply
+from strix_finetune.registry import parts
 from strix_finetune.registry.client import Registry
+from strix_finetune.registry.faults import RegistryError
 
 STATUS = "var/lib/dpkg/status"
 # what says which file belongs to which package
@@ -71,16 +72,19 @@ def assembled(name: str, raw: RawImage, count: int | None = None, stored: int | 
 
 
 def pushed(registry: Registry, reference: str, folder: Path | None = None) -> Whole:
-    """The image that a registry serves for a tag or digest; its layers pass through `folder` one after another."""
+    """The image that a registry serves for a tag or digest; its layers pass through `folder` one after another.
+
+    Raises RegistryError, or EngineError for what is no image.
+    """
     name = registry.repository.at(reference)
-    manifest = _manifest(registry, reference)
+    image = parts.read(registry, reference)
+    if image is None:
+        raise RegistryError(Problem(f"the registry has no {name}", cure="look at its tags"))
     try:
-        config = Descriptor.from_json(manifest["config"])
-        layers = [Descriptor.from_json(row) for row in manifest["layers"]]
-        said: dict[str, Any] = json.loads(registry.small(config))
+        said: dict[str, Any] = json.loads(registry.small(image.config))
         found: list[RawLayer] = []
         with tempfile.TemporaryDirectory(prefix="strix-finetune-", dir=folder) as work:
-            for number, layer in enumerate(layers):
+            for number, layer in enumerate(image.layers):
                 path = Path(work) / str(number)
                 registry.download(layer, path, lambda done: None)
                 found.append(_stored_layer(path, layer, number))
@@ -92,23 +96,7 @@ def pushed(registry: Registry, reference: str, folder: Path | None = None) -> Wh
         raise EngineError(Problem(f"{name} is no image that can be read: {error}")) from error
     except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
         raise EngineError(Problem(f"a layer of {name} is not whole: {error}")) from error
-    return assembled(name, raw, stored=config.size + sum(layer.size for layer in layers))
-
-
-def _manifest(registry: Registry, reference: str) -> dict[str, Any]:
-    """The manifest of one image; of an index, of the first for this platform, as engines do."""
-    name = registry.repository.at(reference)
-    served = registry.manifest(reference)
-    if served is None:
-        raise EngineError(Problem(f"the registry has no {name}", cure="look at its tags"))
-    document: dict[str, Any] = json.loads(served.content)
-    if served.media_type not in (INDEX, DOCKER_INDEX):
-        return document
-    for row in document.get("manifests") or ():
-        platform = row.get("platform")
-        if not platform or f"{platform.get('os')}/{platform.get('architecture')}" == PLATFORM:
-            return _manifest(registry, str(row.get("digest")))
-    raise EngineError(Problem(f"{name} has no image for {PLATFORM}", cure="name another tag"))
+    return assembled(name, raw, stored=sum(part.size for part in (image.config, *image.layers)))
 
 
 def _stored_layer(path: Path, layer: Descriptor, number: int) -> RawLayer:

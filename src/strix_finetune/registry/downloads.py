@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from strix_finetune import fetch
 from strix_finetune.errors import Problem
 from strix_finetune.oci.descriptor import Descriptor
 from strix_finetune.registry.faults import Unreachable, Untrusted
@@ -31,7 +32,7 @@ class Download:
         self._done = 0
 
     def run(self) -> None:
-        if self._path.is_file() and self._path.stat().st_size == self._wanted.size:
+        if fetch.is_whole(self._path, self._wanted.digest.removeprefix("sha256:"), self._wanted.size):
             self._progress(self._wanted.size)
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)

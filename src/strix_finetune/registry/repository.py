@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from strix_finetune import names
 from strix_finetune.errors import InputError
 from strix_finetune.netconf import is_loopback
 
@@ -12,6 +13,8 @@ from strix_finetune.netconf import is_loopback
 DEFAULT_PATH = "strix-finetune"
 _HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?")
 _PATH = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_IMAGE = re.compile(rf"({_HOST.pattern})/({_PATH.pattern})(?::({_TAG.pattern}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ def parse(text: str) -> Repository:
     """
     plain = text.startswith("http://")
     host, _, path = re.sub(r"^(oci|https?)://", "", text).rstrip("/").partition("/")
-    if not _HOST.fullmatch(host) or not ("." in host or ":" in host or host == "localhost"):
+    if not _HOST.fullmatch(host) or not names.is_host(host):
         raise InputError(f"'{text}' does not begin with the host of a registry", cure="write HOST/NAME or HOST:PORT")
     path = path or DEFAULT_PATH
     if not _PATH.fullmatch(path):
@@ -61,3 +64,14 @@ def parse(text: str) -> Repository:
         cure = "leave the tag out: it follows from target and key" if tagged else "use small letters, digits and . _ -"
         raise InputError(f"'{text}' is not the name of a repository", cure=cure)
     return Repository(host, path, plain)
+
+
+def of_image(name: str) -> tuple[Repository, str]:
+    """The repository and the tag of an image, which is "latest" where its name has none.
+
+    Raises InputError for a short name: which registry it means depends on the host.
+    """
+    found = _IMAGE.fullmatch(name)
+    if found is None or not names.is_host(found[1]):
+        raise InputError(f"'{name}' is not a full image name", cure="write it as host/name:tag")
+    return Repository(found[1], found[2]), found[3] or "latest"

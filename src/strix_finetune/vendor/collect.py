@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -17,6 +18,7 @@ from strix_finetune.errors import InputError
 from strix_finetune.events import Vendored
 from strix_finetune.fetch import Gone
 from strix_finetune.netconf import NetSettings
+from strix_finetune.oci.descriptor import Descriptor
 from strix_finetune.resolve import image
 from strix_finetune.vendor import aptmirror, images, manifest, plan, steps, wheels
 from strix_finetune.vendor.manifest import Entry, Manifest
@@ -30,8 +32,8 @@ _AT_ONCE = 4
 def vendor(workspace: Workspace, settings: NetSettings, folder: Path, say: Say, *, renew: bool = False) -> Vendored:
     """Make `folder` hold all that the lock of the workspace's stack needs. `renew` asks for everything anew.
 
-    Raises LockError where the lock is missing, lacks something, or names what is no longer served; FetchFailed where
-    something cannot be had. What came until then stays, and the next call goes on from there.
+    Raises LockError where the lock is missing, lacks something, or names what is no longer served; FetchFailed or
+    RegistryError where something cannot be had. What came until then stays, and the next call goes on from there.
     """
     began = time.monotonic()
     lock = plan.read_lock(workspace)
@@ -134,6 +136,8 @@ class _Work:
     def __init__(self, workspace: Workspace, settings: NetSettings, folder: Path, say: Say) -> None:
         self._workspace, self._settings, self._folder, self._say = workspace, settings, folder, say
         self._stop = threading.Event()
+        # tokens of a registry hold for all its blobs
+        self._registry = cache(lambda where: image.at(where, settings, say))
 
     def fetch(self, entries: Sequence[Entry]) -> list[Entry]:
         """Fetch those that are missing or not what they should be, and return them."""
@@ -186,21 +190,30 @@ class _Work:
     def _one(self, entry: Entry, progress: _Progress) -> None:
         target = self._folder / entry.path
         if entry.source.startswith(archives.SCHEMES):
-            cache, apt = self._workspace.folders.cache, self._workspace.stack.channel.spec.apt
-            link(archives.get(entry.source, entry.sha256, entry.size, cache, self._settings, apt), target)
+            folders, apt = self._workspace.folders, self._workspace.stack.channel.spec.apt
+            link(archives.get(entry.source, entry.sha256, entry.size, folders.cache, self._settings, apt), target)
         else:
-            in_python = entry.path.startswith(f"{wheels.ROOT}/{wheels.PYTHON}/")
-            headers = wheels.credentials(entry.source, self._settings) if in_python else {}
-            if entry.path.startswith(f"{images.ROOT}/"):
-                headers = image.authorization(entry.source, self._settings)
-            index = self._workspace.stack.channel.spec.indexes.get(entry.path.split("/")[1])
-            absent = {404, 410, *(index.absent if index else ())}
-            wanted = (entry.source, entry.sha256, entry.size, target, self._settings)
             try:
-                fetch.resume(*wanted, headers=headers, plain=in_python, absent=absent, on_progress=self._check)
+                if entry.path.startswith(f"{images.ROOT}/"):
+                    self._part(entry, target)
+                else:
+                    self._file(entry, target)
             except _Stopped:
                 return
         progress(entry)
+
+    def _part(self, entry: Entry, target: Path) -> None:
+        """Fetch a part of a registry image."""
+        wanted = Descriptor("application/octet-stream", f"sha256:{entry.sha256}", entry.size)
+        self._registry(images.origin(entry.path)).download(wanted, target, lambda done: self._check(done, entry.size))
+
+    def _file(self, entry: Entry, target: Path) -> None:
+        in_python = entry.path.startswith(f"{wheels.ROOT}/{wheels.PYTHON}/")
+        headers = wheels.credentials(entry.source, self._settings) if in_python else {}
+        index = self._workspace.stack.channel.spec.indexes.get(entry.path.split("/")[1])
+        absent = {404, 410, *(index.absent if index else ())}
+        wanted = (entry.source, entry.sha256, entry.size, target, self._settings)
+        fetch.resume(*wanted, headers=headers, plain=in_python, absent=absent, on_progress=self._check)
 
     def _check(self, done: int, size: int) -> None:
         if self._stop.is_set():

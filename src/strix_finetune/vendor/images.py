@@ -17,43 +17,45 @@ from typing import IO, Any, cast
 
 from strix_finetune.errors import FetchFailed, InputError, Place, Problem
 from strix_finetune.names import PREFIX
-from strix_finetune.resolve import image
-from strix_finetune.resolve.image import Contents
+from strix_finetune.oci.descriptor import INDEX
+from strix_finetune.registry import repository
+from strix_finetune.registry.parts import Parts
+from strix_finetune.registry.repository import Repository
 from strix_finetune.vendor.manifest import Entry
 from strix_finetune.vendor.solve import EXTENDED, STATUS, Installed, installed
 
 ROOT = "images"
-_INDEX = "application/vnd.oci.image.index.v1+json"
-_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+_BLOBS = "/blobs/sha256/"
 _CHUNK = 1 << 20
 _GZIP = b"\x1f\x8b"
 
 
 def folder(name: str) -> str:
     """Where the image lies."""
-    reference = image.parse(name)
-    return f"{ROOT}/{reference.host}/{reference.path}"
+    where, _ = repository.of_image(name)
+    return f"{ROOT}/{where}"
 
 
-def entries(name: str, found: Contents) -> Iterator[Entry]:
+def origin(path: str) -> Repository:
+    """Where a part of an image comes from, by its place in the folder."""
+    host, _, rest = path.removeprefix(f"{ROOT}/").partition("/")
+    return Repository(host, rest.rpartition(_BLOBS)[0])
+
+
+def entries(name: str, found: Parts) -> Iterator[Entry]:
     """The parts that are to be fetched."""
-    for blob in {blob.digest: blob for blob in (found.config, *found.layers)}.values():
-        yield Entry(_path(name, blob.digest), blob.digest.removeprefix("sha256:"), blob.size, blob.url)
+    where, _ = repository.of_image(name)
+    for part in {part.digest: part for part in (found.config, *found.layers)}.values():
+        url = where.url(f"blobs/{part.digest}")
+        yield Entry(_path(name, part.digest), part.digest.removeprefix("sha256:"), part.size, url)
 
 
-def layout(name: str, found: Contents) -> dict[str, bytes]:
+def layout(name: str, found: Parts) -> dict[str, bytes]:
     """Path → content of what the layout has beside them."""
-    root, tag = folder(name), image.parse(name).tag
-    digest, body = next(iter(found.manifests.items()))
-    kind = json.loads(body).get("mediaType") or (_MANIFEST if len(found.manifests) == 1 else _INDEX)
-    row = {
-        "mediaType": kind,
-        "digest": digest,
-        "size": len(body),
-        "annotations": {"org.opencontainers.image.ref.name": tag},
-    }
-    index = {"schemaVersion": 2, "mediaType": _INDEX, "manifests": [row]}
-    made = {_path(name, digest): body for digest, body in found.manifests.items()}
+    root, (_, tag) = folder(name), repository.of_image(name)
+    row = found.manifests[0].descriptor.as_json() | {"annotations": {"org.opencontainers.image.ref.name": tag}}
+    index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [row]}
+    made = {_path(name, served.digest): served.content for served in found.manifests}
     made[f"{root}/oci-layout"] = b'{"imageLayoutVersion": "1.0.0"}\n'
     made[f"{root}/index.json"] = (json.dumps(index, indent=1) + "\n").encode()
     return made
@@ -147,7 +149,7 @@ def _manifest(name: str, digest: str, root: Path) -> Mapping[str, Any]:
 
 
 def _path(name: str, digest: str) -> str:
-    return f"{folder(name)}/blobs/sha256/{digest.removeprefix('sha256:')}"
+    return f"{folder(name)}{_BLOBS}{digest.removeprefix('sha256:')}"
 
 
 def _inside(path: str) -> str:

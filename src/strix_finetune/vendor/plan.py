@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from strix_finetune import bootstrap, fetch, leftovers, lockfile, programs
+from strix_finetune import bootstrap, leftovers, lockfile, programs
 from strix_finetune import lock as locks
 from strix_finetune.errors import LockError
 from strix_finetune.lockmodel import Lock
 from strix_finetune.model import Keyed
 from strix_finetune.netconf import NetSettings, redact
+from strix_finetune.registry import repository
+from strix_finetune.registry.parts import Parts
 from strix_finetune.resolve import image
 from strix_finetune.resolve.apt import AptArchive
-from strix_finetune.resolve.image import Contents
 from strix_finetune.vendor import aptmirror, archives, images, steps, wheels
 from strix_finetune.vendor.manifest import Entry, LockEntry
 from strix_finetune.vendor.solve import Deb, Installed, Solver, read_root
@@ -56,7 +57,10 @@ def lock_digest(lock: Lock) -> str:
 
 
 def make(workspace: Workspace, lock: Lock, layers: Sequence[Keyed], settings: NetSettings, say: Say) -> Needed:
-    """Ask for everything. Raises LockError for what is locked and no longer served, FetchFailed for no answer."""
+    """Ask for everything.
+
+    Raises LockError for what is locked and no longer served, FetchFailed or RegistryError for no answer.
+    """
     apt = workspace.stack.channel.spec.apt
     asked = steps.read_steps(workspace.stack, layers)
     cache = workspace.folders.cache
@@ -128,7 +132,7 @@ class _Root:
     layers: Sequence[Keyed]
     settings: NetSettings
     say: Say
-    images: dict[str, Contents] = field(default_factory=dict)
+    images: dict[str, Parts] = field(default_factory=dict)
 
     def read(
         self, asked: Sequence[steps.LayerSteps], work: Path, *, anew: bool = False
@@ -146,14 +150,12 @@ class _Root:
 
     def _layers(self, name: str, folder: Path) -> list[Path]:
         """The layers of an image, in the cache from now on."""
-        found = self.images[name] = image.contents(name, self.lock.images[name], self.settings)
+        registry = image.at(repository.of_image(name)[0], self.settings, self.say)
+        found = self.images[name] = image.contents(name, self.lock.images[name], registry)
         paths = []
-        for blob in found.layers:
-            sha256 = blob.digest.removeprefix("sha256:")
-            if not fetch.is_whole(folder / sha256, sha256, blob.size):
-                headers = image.authorization(blob.url, self.settings)
-                fetch.resume(blob.url, sha256, blob.size, folder / sha256, self.settings, headers=headers)
-            paths.append(folder / sha256)
+        for layer in found.layers:
+            paths.append(folder / layer.digest.removeprefix("sha256:"))
+            registry.download(layer, paths[-1], lambda done: None)
         return paths
 
 
