@@ -204,6 +204,17 @@ def test_the_lock_is_read_from_hashed_texts(tmp_path: Path) -> None:
     assert guard.read_locked([tmp_path / "a.txt"]) == {"torch": "2.13.0+rocm10.0.0", "markupsafe": "3.0.3"}
 
 
+def test_what_distributions_want_of_one_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wants = ["Other_One>=2", "gone", "extra-one; extra == 'x'", "windows; sys_platform == 'win32'", "second==1"]
+    first = add(tmp_path / "first", wheel("app", "1", {}, requires=wants), wheel("second", "1", {}))
+    second = add(tmp_path / "second", wheel("other.one", "1.9", {}), wheel("second", "2", {}))
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "path", [str(first), str(second), str(first)])
+        seen = guard.imported()
+    assert sorted(map(str, seen.values())) == ["app 1", "other-one 1.9", "second 1"]
+    assert guard.requirement_faults([seen["app"]], seen) == (["app wants Other_One>=2, and it is 1.9"], {"gone"})
+
+
 @pytest.mark.parametrize(
     ("hip", "wanted", "rocm", "locked", "sentence"),
     [

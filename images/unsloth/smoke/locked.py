@@ -4,11 +4,7 @@
 import json
 import os
 import sys
-from importlib.metadata import Distribution, distributions
 from pathlib import Path
-
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 HOME = Path(os.environ["STRIX_SMOKE"])
 sys.path.insert(0, str(HOME / "lib"))
@@ -21,30 +17,12 @@ locked = guard.read_locked(HOME / "locked" / f"{name}.txt" for name in sets)
 if not locked:
     sys.exit("the lock names no package, so there is nothing to compare with")
 
-# the first of two of the same name is the one that Python imports
-seen: dict[str, Distribution] = {}
-for distribution in distributions():
-    seen.setdefault(canonicalize_name(distribution.metadata["Name"]), distribution)
-inside = {name: entry.version for name, entry in seen.items() if str(entry.locate_file("")).startswith("/opt/venv/")}
-
-faults = [
-    f"{name} is {inside.get(name, 'missing')}, locked is {locked[name]}"
-    for name in locked
-    if inside.get(name) != locked[name]
-]
-faults += [f"{name} {inside[name]} is not in the lock" for name in inside if name not in locked]
-absent: set[str] = set()
-for name in inside:
-    for text in seen[name].requires or ():
-        wanted = Requirement(text)
-        if wanted.marker and not wanted.marker.evaluate({"extra": ""}):
-            continue
-        have = seen.get(canonicalize_name(wanted.name))
-        if have is None:
-            absent.add(wanted.name)
-        elif not wanted.specifier.contains(have.version, prereleases=True):
-            faults.append(f"{name} wants {wanted}, and it is {have.version}")
-if faults:
+seen = guard.imported()
+inside = [item for item in seen.values() if item.site.is_relative_to("/opt/venv")]
+faults = guard.version_faults(inside, locked)
+faults += [f"{item} is not in the lock" for item in inside if item.name not in locked]
+unsuited, absent = guard.requirement_faults(inside, seen)
+if faults := [*faults, *unsuited]:
     sys.exit("\n".join(sorted(faults)))
 
 left_out = f"; left out on purpose: {', '.join(sorted(absent))}" if absent else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
@@ -66,6 +67,15 @@ def installed(site: Path) -> list[Installed]:
         if name:
             found.append(Installed(normalize(name), entry.version, site, entry))
     return sorted(found, key=lambda item: (item.name, item.version))
+
+
+def imported() -> dict[str, Installed]:
+    """Normalized name → the distribution that this Python imports: of two of one name the first that it finds."""
+    found: dict[str, Installed] = {}
+    for folder in dict.fromkeys(sys.path):
+        for item in installed(Path(folder)):
+            found.setdefault(item.name, item)
+    return found
 
 
 def stand_in(have: Iterable[Installed]) -> str:
