@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from strix_finetune.codeobject.codec import zstd_module
 from strix_finetune.errors import FetchFailed, InputError, LockError
 from strix_finetune.netconf import NetSettings
 from strix_finetune.oci.descriptor import (
@@ -162,9 +163,16 @@ def test_a_layer_in_several_members_of_gzip_is_read_to_its_end(tmp_path: Path) -
         images.read_installed([tmp_path / "layer"])
 
 
-def test_a_layer_that_is_packed_otherwise(tmp_path: Path) -> None:
-    (tmp_path / "layer").write_bytes(b"\x28\xb5\x2f\xfd zstd")
-    with pytest.raises(FetchFailed, match=r"this layer cannot be read .*; use an image that is packed by gzip"):
+def test_a_layer_that_is_packed_by_zstd(tmp_path: Path) -> None:
+    content = gzip.decompress(layer({"var/lib/dpkg/status": STATUS.format(name="bash")}))
+    (tmp_path / "layer").write_bytes(zstd_module().compress(content))
+    assert images.read_installed([tmp_path / "layer"]).versions == [("bash", "1", "amd64")]
+
+
+@pytest.mark.parametrize("content", [b"\x28\xb5\x2f\xfd zstd", b"\x1f\x8b gzip", b"BZh9", gzip.compress(b"x")])
+def test_a_layer_that_is_packed_otherwise_or_wrongly(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "layer").write_bytes(content)
+    with pytest.raises(FetchFailed, match=r"this layer cannot be read .*; use an image that is packed by gzip or zstd"):
         images.read_installed([tmp_path / "layer"])
 
 

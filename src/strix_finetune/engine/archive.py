@@ -7,19 +7,17 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import IO, Any, Generic, TypeVar, cast
 
 from strix_finetune.engine.base import Engine
 from strix_finetune.engine.places import IterReader
+from strix_finetune.engine.unpacked import unpacked
 from strix_finetune.errors import EngineError, Problem
 
 _BLOCK = 1024 * 1024
-_GZIP = b"\x1f\x8b"
-_ZSTD = b"\x28\xb5\x2f\xfd"
 # configurations and manifests are some kilobytes; anything larger is a layer
 _TEXT_LIMIT = 8 * 1024 * 1024
 
@@ -68,11 +66,11 @@ def read(
                 if (held := known(member.name)) is not None:
                     seen[member.name] = held
                     continue
-                head = cast(io.BufferedReader, handle).peek(512)[:512]
+                head = cast(io.BufferedReader, handle).peek(1)
                 if head[:1] in (b"{", b"["):
                     texts[member.name] = handle.read(_TEXT_LIMIT)
                 elif member.size > 0:
-                    seen[member.name] = _visited(handle, head, visit)
+                    seen[member.name] = _visited(handle, visit)
     except (tarfile.TarError, EOFError, OSError) as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             # of the disk that a visit writes to, and not of the archive
@@ -113,30 +111,12 @@ def _target(member: tarfile.TarInfo) -> str:
     return "/".join(parts)
 
 
-def _visited(handle: IO[bytes], head: bytes, visit: Callable[[tarfile.TarFile], T]) -> T | None:
+def _visited(handle: IO[bytes], visit: Callable[[tarfile.TarFile], T]) -> T | None:
     """What a visit of one layer gives; None for what is no tar."""
-    with _unpacked(handle, head) as plain:
+    with unpacked(handle) as plain:
         try:
             layer = tarfile.open(fileobj=plain, mode="r|*", bufsize=_BLOCK)  # noqa: SIM115
         except tarfile.ReadError:
             return None
         with layer:
             return visit(layer)
-
-
-@contextmanager
-def _unpacked(handle: IO[bytes], head: bytes) -> Iterator[IO[bytes]]:
-    """A layer without its compression: tarfile may not know zstd, and of gzip it reads the first member alone."""
-    if head.startswith(_GZIP):
-        import gzip
-
-        with gzip.GzipFile(fileobj=handle, mode="rb") as inside:
-            yield cast(IO[bytes], inside)
-        return
-    if not head.startswith(_ZSTD):
-        yield handle
-        return
-    from strix_finetune.codeobject.codec import zstd_module
-
-    with zstd_module().ZstdFile(handle) as plain:
-        yield plain

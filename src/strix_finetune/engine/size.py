@@ -13,12 +13,12 @@ from typing import IO
 
 from strix_finetune.engine.base import Engine
 from strix_finetune.engine.places import IterReader
+from strix_finetune.engine.unpacked import GZIP, ZSTD
 from strix_finetune.errors import EngineError, Problem
 
 _BLOCK = 1024 * 1024
 _WINDOW = 32 * 1024  # what deflate can look back over
 _LEVEL = 6
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 def compressed_size(engine: Engine, ref: str) -> int:
@@ -56,7 +56,7 @@ def compressed_size(engine: Engine, ref: str) -> int:
 def _layer_size(handle: IO[bytes], size: int, pool: ThreadPoolExecutor, workers: int) -> int | None:
     """Compressed bytes of one member of the archive; None when it is no layer (configuration, manifests)."""
     first = handle.read(_BLOCK)
-    if first.startswith((_GZIP, _ZSTD)):
+    if first.startswith((GZIP, ZSTD)):
         return size
     if first[257:262] != b"ustar":
         # An empty layer is nothing but the two zero blocks that end a tar.

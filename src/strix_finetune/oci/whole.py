@@ -7,15 +7,14 @@ import json
 import re
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from strix_finetune.engine.base import Engine
+from strix_finetune.engine.unpacked import unpacked
 from strix_finetune.errors import EngineError, Problem
-from strix_finetune.oci.descriptor import LAYER_ZSTD, Descriptor
 from strix_finetune.oci.scan import RawImage, RawLayer, read_image, read_layer
 from strix_finetune.oci.tree import Tree, apply
 from strix_finetune.registry import parts
@@ -87,7 +86,7 @@ def pushed(registry: Registry, reference: str, folder: Path | None = None) -> Wh
             for number, layer in enumerate(image.layers):
                 path = Path(work) / str(number)
                 registry.download(layer, path, lambda done: None)
-                found.append(_stored_layer(path, layer, number))
+                found.append(_stored_layer(path, number))
                 path.unlink()
         raw = RawImage(said, tuple(found))
         if len(raw.diff_ids) != len(found):
@@ -99,26 +98,6 @@ def pushed(registry: Registry, reference: str, folder: Path | None = None) -> Wh
     return assembled(name, raw, stored=sum(part.size for part in (image.config, *image.layers)))
 
 
-def _stored_layer(path: Path, layer: Descriptor, number: int) -> RawLayer:
-    with _plain(path, layer.media_type) as plain, tarfile.open(fileobj=plain, mode="r|") as tar:
+def _stored_layer(path: Path, number: int) -> RawLayer:
+    with path.open("rb") as stored, unpacked(stored) as plain, tarfile.open(fileobj=plain, mode="r|") as tar:
         return read_layer(tar, number, keep=keep)
-
-
-@contextmanager
-def _plain(path: Path, media_type: str) -> Iterator[IO[bytes]]:
-    """A layer's file without its compression."""
-    with path.open("rb") as stored:
-        if media_type == LAYER_ZSTD:
-            from strix_finetune.codeobject.codec import zstd_module
-
-            zstd = zstd_module()
-            try:
-                with zstd.ZstdFile(stored) as plain:
-                    yield plain
-            except zstd.ZstdError as error:
-                raise tarfile.ReadError(str(error)) from error
-        elif "gzip" in media_type:
-            with gzip.GzipFile(fileobj=stored, mode="rb") as unpacked:
-                yield cast(IO[bytes], unpacked)
-        else:
-            yield stored

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import json
 import shutil
-import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from strix_finetune import names
+from strix_finetune.engine import saved
 from strix_finetune.engine.base import Engine
 from strix_finetune.errors import EngineError, Problem
 from strix_finetune.events import Emit, Notice
@@ -27,8 +25,6 @@ from strix_finetune.registry.trust import Config
 
 if TYPE_CHECKING:
     from strix_finetune.supply.keyring import Trusted
-
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +134,10 @@ def _alone(folder: Path) -> Iterator[Path]:
 
 
 def archive(config: Config, layers: Sequence[Path | None], name: str) -> Iterator[bytes]:
-    """Stream an image in `docker save`'s form; a layer that the engine has already is named only."""
+    """Stream an image for the engine; a layer that it has already is named only."""
     files = [f"{number}.tar" for number in range(len(layers))]
-    listed = [{"Config": "config.json", "RepoTags": [name], "Layers": files}]
-    yield from _member("manifest.json", io.BytesIO(json.dumps(listed).encode()))
-    yield from _member("config.json", io.BytesIO(config.content))
-    for number, path in enumerate(layers):
-        if path is not None:
-            with path.open("rb") as stream:
-                yield from _member(f"{number}.tar", stream)
-    yield bytes(tarfile.BLOCKSIZE * 2)
+    there = [(file, path) for file, path in zip(files, layers, strict=True) if path is not None]
+    return saved.archive(name, "config.json", files, [("config.json", config.content), *there])
 
 
 def _held(engine: Engine, wanted: tuple[str, ...]) -> int:
@@ -161,13 +151,3 @@ def _held(engine: Engine, wanted: tuple[str, ...]) -> int:
         same = next((number for number, (a, b) in enumerate(zip(own, wanted, strict=False)) if a != b), None)
         best = max(best, min(len(own), len(wanted)) if same is None else same)
     return best
-
-
-def _member(name: str, stream: IO[bytes]) -> Iterator[bytes]:
-    info = tarfile.TarInfo(name)
-    info.size = stream.seek(0, io.SEEK_END)
-    stream.seek(0)
-    yield info.tobuf(tarfile.GNU_FORMAT)
-    while block := stream.read(_BLOCK):
-        yield block
-    yield bytes(-info.size % tarfile.BLOCKSIZE)

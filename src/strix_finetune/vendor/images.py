@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import tarfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
+from strix_finetune.engine import saved
+from strix_finetune.engine.unpacked import unpacked
 from strix_finetune.errors import FetchFailed, InputError, Place, Problem
 from strix_finetune.names import PREFIX
 from strix_finetune.oci.descriptor import INDEX
@@ -26,8 +25,6 @@ from strix_finetune.vendor.solve import EXTENDED, STATUS, Installed, installed
 
 ROOT = "images"
 _BLOBS = "/blobs/sha256/"
-_CHUNK = 1 << 20
-_GZIP = b"\x1f\x8b"
 
 
 def folder(name: str) -> str:
@@ -83,16 +80,10 @@ def parts(name: str, digest: str, root: Path) -> tuple[str, str, tuple[str, ...]
 
 
 def archive(name: str, digest: str, root: Path) -> Iterator[bytes]:
-    """Stream the image as an archive that every engine loads: `docker save`'s form, with the layers as they are."""
+    """Stream the image for an engine, with the layers as they are."""
     _, config, layers = parts(name, digest, root)
-    listed = [
-        {"Config": _inside(config), "RepoTags": [local_name(digest)], "Layers": [_inside(path) for path in layers]}
-    ]
-    yield from _member("manifest.json", io.BytesIO(json.dumps(listed).encode()))
-    for path in dict.fromkeys((config, *layers)):
-        with (root / path).open("rb") as stream:
-            yield from _member(_inside(path), stream)
-    yield b"\0" * (tarfile.BLOCKSIZE * 2)
+    members = [(_inside(path), root / path) for path in dict.fromkeys((config, *layers))]
+    return saved.archive(local_name(digest), _inside(config), [_inside(path) for path in layers], members)
 
 
 def read_installed(layers: Sequence[Path]) -> Installed:
@@ -100,29 +91,19 @@ def read_installed(layers: Sequence[Path]) -> Installed:
     kept: dict[str, bytes] = {}
     for path in layers:
         try:
-            with _plain(path) as plain, tarfile.open(fileobj=plain, mode="r|*") as stream:
-                for member in stream:
-                    _apply(member.name.removeprefix("./"), stream.extractfile(member) if member.isreg() else None, kept)
-        except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-            problem = Problem(
-                f"this layer cannot be read ({error})", Place(path), "use an image that is packed by gzip"
-            )
+            with (
+                path.open("rb") as stored,
+                unpacked(stored) as plain,
+                tarfile.open(fileobj=plain, mode="r|*") as tar,
+            ):
+                for member in tar:
+                    _apply(member.name.removeprefix("./"), tar.extractfile(member) if member.isreg() else None, kept)
+        except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
+            cure = "use an image that is packed by gzip or zstd"
+            problem = Problem(f"this layer cannot be read ({error})", Place(path), cure)
             raise FetchFailed(problem) from None
     texts = {name: content.decode("utf-8", "replace") for name, content in kept.items()}
     return installed(texts.get(STATUS, ""), texts.get(EXTENDED, ""))
-
-
-@contextmanager
-def _plain(path: Path) -> Iterator[IO[bytes]]:
-    """A layer without gzip, of which tarfile reads the first member alone: many builders write a layer in several."""
-    with path.open("rb") as stored:
-        packed = stored.read(2) == _GZIP
-        stored.seek(0)
-        if not packed:
-            yield stored
-            return
-        with gzip.GzipFile(fileobj=stored, mode="rb") as unpacked:
-            yield cast(IO[bytes], unpacked)
 
 
 def _apply(name: str, content: IO[bytes] | None, kept: dict[str, bytes]) -> None:
@@ -155,14 +136,3 @@ def _path(name: str, digest: str) -> str:
 def _inside(path: str) -> str:
     """The path of a part in the engine's archive."""
     return f"blobs/sha256/{path.rpartition('/')[2]}"
-
-
-def _member(name: str, stream: IO[bytes]) -> Iterator[bytes]:
-    info = tarfile.TarInfo(name)
-    info.size = stream.seek(0, io.SEEK_END)
-    stream.seek(0)
-    yield info.tobuf(tarfile.GNU_FORMAT)
-    while piece := stream.read(_CHUNK):
-        yield piece
-    if rest := info.size % tarfile.BLOCKSIZE:
-        yield b"\0" * (tarfile.BLOCKSIZE - rest)
