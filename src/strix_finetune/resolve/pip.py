@@ -11,9 +11,7 @@ none is in its text.
 from __future__ import annotations
 
 import functools
-import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
@@ -22,13 +20,13 @@ from pathlib import Path
 
 from strix_finetune.errors import FetchFailed, LockError, Place, Problem
 from strix_finetune.lockmodel import PipLock, normalize, requirements
-from strix_finetune.netconf import NetSettings, redact, uv_program
+from strix_finetune.netconf import NetSettings, redact
+from strix_finetune.resolve.uv import compile_pins
 from strix_finetune.schema import PipSet
 from strix_finetune.wanted import declared_sha256
 
 # what uv calls the glibc versions that it can be told, newest last
 _GLIBC = (17, 28, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40)
-_KEPT = ("PATH", "HOME", "TMPDIR", "UV_CACHE_DIR", "XDG_CACHE_HOME", "LANG", "NETRC")
 _LONGEST = 420
 
 
@@ -69,9 +67,7 @@ def resolve(
         (work / "overrides.txt").write_text(never)
         links = _stand_ins(work / "provided", provided or {})
         (work / "constraints.txt").write_text("".join(f"{held}=={got}\n" for held, got in (provided or {}).items()))
-        command = [
-            str(uv_program()),
-            *("pip", "compile", "-", "--quiet", "--color", "never"),
+        words = [
             *("--output-file", str(output)),
             *("--overrides", str(work / "overrides.txt"), "--constraints", str(work / "constraints.txt")),
             *(option for held in provided or () for option in ("--no-emit-package", held)),
@@ -84,12 +80,12 @@ def resolve(
         ]
         run = functools.partial(_run, wanted=wanted, work=work, settings=settings, links=links)
         run = functools.partial(run, provided=provided or {}, name=name, place=place)
-        run([*command, "--generate-hashes", "--no-annotate"])
+        run([*words, "--generate-hashes", "--no-annotate"])
         text = output.read_text()
         problems = check(name, wanted, text, python=python, provided=provided or {}, place=place)
         if problems and (forbidden := _forbidden(wanted, text)):
             # ask again for the reasons; only a failure pays for them
-            run([*command, "--annotation-style", "line"])
+            run([*words, "--annotation-style", "line"])
             problems = [
                 *_with_reasons(name, forbidden, output.read_text(), place),
                 *(problem for problem in problems if " forbids " not in problem.message),
@@ -185,7 +181,7 @@ def _with_reasons(name: str, forbidden: dict[str, str], annotated: str, place: P
 
 
 def _run(
-    command: Sequence[str],
+    words: Sequence[str],
     wanted: PipSet,
     work: Path,
     settings: NetSettings,
@@ -194,12 +190,8 @@ def _run(
     name: str,
     place: Place | None,
 ) -> None:
-    """`links`: a folder of wheels beside those of the settings."""
-    env = {variable: os.environ[variable] for variable in _KEPT if variable in os.environ} | settings.uv_variables()
-    if links:
-        env["UV_FIND_LINKS"] = ",".join(found for found in (env.get("UV_FIND_LINKS", ""), links) if found)
     text = "".join(f"{line}\n" for line in wanted.requirements)
-    done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=work, env=env)
+    done = compile_pins(words, text, settings, work, links=links)
     if done.returncode != 0:
         raise explain(done.stderr, name, place, provided)
 

@@ -6,10 +6,8 @@ definition is compared with the index's and, as with every other download, with 
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import tomllib
@@ -21,12 +19,12 @@ from urllib.parse import unquote, urlsplit
 from strix_finetune import fetch
 from strix_finetune.errors import FetchFailed, InputError
 from strix_finetune.fetch import is_whole
-from strix_finetune.netconf import NetSettings, uv_program
+from strix_finetune.netconf import NetSettings
 from strix_finetune.resolve.pip import explain
+from strix_finetune.resolve.uv import compile_pins
 
 SCHEME = "sdist:"
 _URL = re.compile(r"sdist:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[\w.!+-]+)/(?P<file>[\w.!+-]+\.tar\.gz)")
-_KEPT = ("PATH", "HOME", "TMPDIR", "UV_CACHE_DIR", "XDG_CACHE_HOME", "LANG", "NETRC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +72,12 @@ def _ask(name: str, version: str, settings: NetSettings) -> Found:
     """Ask uv, which reads the few lines of metadata that a source distribution carries and builds nothing of it."""
     with tempfile.TemporaryDirectory(prefix="strix-sdist-") as work:
         output = Path(work) / "pylock.toml"
-        command = [
-            str(uv_program()),
-            *("pip", "compile", "-", "--quiet", "--color", "never", "--no-deps", "--no-header"),
-            *("--no-binary", name, "--python", sys.executable),
+        words = [
+            *("--no-deps", "--no-header", "--no-binary", name, "--python", sys.executable),
             *("--format", "pylock.toml", "--output-file", str(output)),
             *(("--no-index",) if settings.indexes.no_index else ()),
         ]
-        env = {variable: os.environ[variable] for variable in _KEPT if variable in os.environ}
-        env |= settings.uv_variables()
-        asked = f"{name}=={version}\n"
-        done = subprocess.run(command, input=asked, capture_output=True, text=True, cwd=work, env=env, check=False)
+        done = compile_pins(words, f"{name}=={version}\n", settings, Path(work))
         if done.returncode:
             raise explain(done.stderr, f"{name} {version}")
         packages = tomllib.loads(output.read_text("utf-8")).get("packages", [])

@@ -8,9 +8,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import html
-import os
 import posixpath
-import subprocess
 import sys
 import tempfile
 import tomllib
@@ -26,14 +24,13 @@ from packaging.utils import parse_sdist_filename, parse_wheel_filename
 from strix_finetune import mirrors
 from strix_finetune.errors import FetchFailed, LockError
 from strix_finetune.lockmodel import Lock, PipLock, WheelLock, normalize
-from strix_finetune.netconf import NetSettings, redact, uv_program
+from strix_finetune.netconf import NetSettings, redact
 from strix_finetune.resolve import distfiles, pip
+from strix_finetune.resolve.uv import compile_pins
 from strix_finetune.schema import Index
 from strix_finetune.vendor.manifest import Entry
 
 ROOT = "wheels"
-# of this process's environment, what uv needs of it
-_KEPT = ("PATH", "HOME", "TMPDIR", "UV_CACHE_DIR", "XDG_CACHE_HOME", "LANG", "NETRC")
 # the index of Python packages; those of a channel have the names that the channel gives them
 PYTHON = "python"
 _PAGE_NAME = "index.html"
@@ -132,16 +129,13 @@ def _server(url: str) -> tuple[str, str | None, int | None]:
 def _ask(name: str, held: PipLock, glibc: str, settings: NetSettings) -> Mapping[str, Sequence[_Candidate]]:
     """Where the index has the files of a set: project → those that uv takes to fit."""
     with tempfile.TemporaryDirectory(prefix="strix-vendor-") as folder:
-        wanted, output = Path(folder) / "locked.txt", Path(folder) / "pylock.toml"
-        wanted.write_text(held.text, "utf-8")
-        command = [
-            str(uv_program()),
-            *("pip", "compile", str(wanted), "--quiet", "--color", "never", "--no-deps", "--no-build", "--no-header"),
+        output = Path(folder) / "pylock.toml"
+        words = [
+            *("--no-deps", "--no-build", "--no-header"),
             *("--format", "pylock.toml", "--output-file", str(output), "--python", sys.executable),
             *("--python-version", held.python, "--python-platform", pip.platform(glibc)),
         ]
-        env = {name: os.environ[name] for name in _KEPT if name in os.environ} | settings.uv_variables()
-        done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=folder)
+        done = compile_pins(words, held.text, settings, Path(folder))
         if done.returncode != 0:
             raise pip.explain(done.stderr, name)
         try:
