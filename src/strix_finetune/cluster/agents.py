@@ -17,6 +17,7 @@ from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from strix_finetune.caught import caught
 from strix_finetune.cluster.agentfile import program
 from strix_finetune.cluster.reach import Reached
 from strix_finetune.engine.base import RunRequest
@@ -153,7 +154,8 @@ def agents(nodes: Sequence[tuple[Reached, str]], *, rdma: bool = False) -> Itera
                 raise
         yield found
     finally:
-        with _undisturbed():
+        # a second Ctrl-C does not keep containers from being removed, which is over in moments
+        with caught((signal.SIGINT, signal.SIGTERM), signal.SIG_IGN):
             starting.end()
 
 
@@ -260,20 +262,6 @@ def limits(reached: Reached) -> list[dict[str, Any]]:
     limits = {"memlock": 2**64 - 1, "nofile": files if files >= 0 else 1 << 20}
     limits["nproc"] = processes if processes >= 0 else 1 << 15
     return [{"type": name, "soft": limit, "hard": limit} for name, limit in limits.items()]
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C does not keep containers from being removed, which is over in moments."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def clock_offset(agent: Agent, tries: int = 3) -> tuple[float, float]:

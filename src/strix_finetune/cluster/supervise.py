@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Protocol
 
+from strix_finetune.caught import caught
+
 # Seconds that the others have to end by themselves (the processes tell one another what went wrong), then after
 # SIGTERM, then after they were killed: together well below half a minute.
 GRACE = (10.0, 6.0, 5.0)
@@ -65,12 +67,8 @@ def asked(events: Events) -> Iterator[None]:
     def handle(number: int, _frame: FrameType | None) -> None:
         events.put(Asked(signal.Signals(number).name, time.monotonic()))
 
-    before = {number: signal.signal(number, handle) for number in _SIGNALS}
-    try:
+    with caught(_SIGNALS, handle):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Supervisor:

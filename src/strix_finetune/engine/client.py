@@ -81,12 +81,16 @@ class SdkEngine:
         return list(merged.values())
 
     def image(self, ref: str) -> Image | None:
+        record = self._inspected(ref)
+        return None if record is None else _image(record, (record.get("Config") or {}).get("Labels"))
+
+    def _inspected(self, ref: str) -> dict[str, Any] | None:
         with engine_errors(f"look up the image {ref}", self._info.url):
             try:
                 record: dict[str, Any] = self._api.inspect_image(ref)  # type: ignore[no-untyped-call]
             except NotFound:
                 return None
-        return _image(record, (record.get("Config") or {}).get("Labels"))
+        return record
 
     def history(self, ref: str) -> list[Layer]:
         with engine_errors(f"read the layers of {ref}", self._info.url):
@@ -94,11 +98,9 @@ class SdkEngine:
         return [Layer(str(record.get("CreatedBy") or ""), int(record.get("Size") or 0)) for record in records]
 
     def configuration(self, ref: str) -> dict[str, Any] | None:
-        with engine_errors(f"look up the image {ref}", self._info.url):
-            try:
-                record: dict[str, Any] = self._api.inspect_image(ref)  # type: ignore[no-untyped-call]
-            except NotFound:
-                return None
+        record = self._inspected(ref)
+        if record is None:
+            return None
         return {
             "architecture": record.get("Architecture") or "amd64",
             "os": record.get("Os") or "linux",

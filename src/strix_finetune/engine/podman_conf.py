@@ -43,7 +43,7 @@ class HostFacts:
     @classmethod
     def read(cls, env: Mapping[str, str], root: Path = Path("/")) -> HostFacts:
         """Look at this host (or at one laid out under `root`)."""
-        status = _read(root / "proc/self/status")
+        status = text_of(root / "proc/self/status")
         effective = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
         # A user's PATH often lacks the folder that Debian keeps runc in.
         path = f"{env.get('PATH', os.defpath)}:{root / 'usr/sbin'}"
@@ -92,7 +92,8 @@ def configuration(facts: HostFacts, *, root: bool) -> str:
     return text
 
 
-def _read(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """What a file says; empty where there is none, or it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:

@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from strix_finetune.engine.failures import one_line
-from strix_finetune.engine.podman_conf import HostFacts, configuration
+from strix_finetune.engine.podman_conf import HostFacts, configuration, text_of
 from strix_finetune.errors import EngineUnavailable, Problem
 
 _MAX_SOCKET_PATH = 107
@@ -103,7 +103,7 @@ class PodmanService:
 
     def failure(self) -> EngineUnavailable | None:
         """Why the service did not come up, from its own last words."""
-        words = [line for line in _read(self._folder / "log").splitlines() if line.strip()]
+        words = [line for line in text_of(self._folder / "log").splitlines() if line.strip()]
         if not words:
             return None
         return EngineUnavailable(
@@ -183,10 +183,3 @@ def _lasting_cache(base: Path) -> Path:
 
 def _program(env: Mapping[str, str]) -> str | None:
     return shutil.which("podman", path=env.get("PATH", os.defpath))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from strix_finetune.caught import caught
+
 if TYPE_CHECKING:
     from docker import APIClient
 
@@ -131,10 +133,7 @@ def _half_close(link: Link) -> None:
 
 @contextmanager
 def signals(api: APIClient, name: str) -> Iterator[None]:
-    """Signals that ask us to end go to the container instead, which ends by itself; one too many ends us.
-
-    In another thread than the main one nothing changes: signals are not delivered there.
-    """
+    """Signals that ask us to end go to the container instead, which ends by itself; one too many ends us."""
     count = 0
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
@@ -147,18 +146,8 @@ def signals(api: APIClient, name: str) -> Iterator[None]:
         with suppress(OSError, APIError):  # it may have ended just now, or not have begun
             api.kill(name, signal.Signals(number).name)
 
-    before = {}
-    try:
-        for number in _PASSED_ON:
-            before[number] = signal.signal(number, pass_on)
-    except ValueError:
+    with caught(_PASSED_ON, pass_on):
         yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -191,13 +180,5 @@ def _window(api: APIClient, name: str) -> Iterator[None]:
             api.resize(name, height=size.lines, width=size.columns)
 
     resize()
-    try:
-        before = signal.signal(signal.SIGWINCH, resize)
-    except ValueError:
-        # Not the main thread: the size stays what it is now.
+    with caught((signal.SIGWINCH,), resize):
         yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGWINCH, before)
