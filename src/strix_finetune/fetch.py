@@ -9,17 +9,19 @@ from __future__ import annotations
 import errno
 import hashlib
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from strix_finetune import leftovers, web
+from strix_finetune.digests import sha256_of
 from strix_finetune.download import Download, Gone, Progress, WrongFile
 from strix_finetune.errors import InputError, WorkError
 from strix_finetune.netconf import NetSettings, redact
 from strix_finetune.web import file_name
 
-__all__ = ["Found", "Gone", "WrongFile", "discover", "fetch", "is_whole", "resume"]
+__all__ = ["Found", "Gone", "WrongFile", "discover", "fetch", "is_whole", "resume", "writing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +91,20 @@ def resume(
         raise InputError(f"'{redact(url)}' cannot be downloaded", cure="its URL begins with https://")
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
-    try:
-        part.touch()
-        with part.open("r+b") as out:
-            download = Download(url, sha256, size, out, web.opener(settings), on_progress or (lambda done, size: None))
-            download.headers, download.absent = dict(headers or {}), absent
-            if not download.go_on():
-                download.run(sleep)
-        part.chmod(0o644)
-        part.replace(path)
-    except WrongFile:
-        part.unlink(missing_ok=True)
-        raise
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise WorkError(f"the disk is full, {file_name(url)} does not fit", cure="make room") from None
-        raise WorkError(f"{file_name(url)} cannot be written to {path.parent} ({error.strerror})") from None
+    with writing(file_name(url), path.parent):
+        try:
+            part.touch()
+            with part.open("r+b") as out:
+                shown = on_progress or (lambda done, size: None)
+                download = Download(url, sha256, size, out, web.opener(settings), shown)
+                download.headers, download.absent = dict(headers or {}), absent
+                if not download.go_on():
+                    download.run(sleep)
+            part.chmod(0o644)
+            part.replace(path)
+        except WrongFile:
+            part.unlink(missing_ok=True)
+            raise
 
 
 def _stream(
@@ -124,26 +124,29 @@ def _stream(
     folder.mkdir(parents=True, exist_ok=True)
     leftovers.remove_leftovers(folder)
     name = sha256 or hashlib.sha256(url.encode()).hexdigest()
+    with writing(file_name(url), folder), leftovers.temporary(folder, name) as part:
+        with part.open("wb") as out:
+            download = Download(url, sha256, size, out, web.opener(settings), on_progress or (lambda done, size: None))
+            download.absent = absent
+            download.run(sleep)
+        found = download.hasher.hexdigest()
+        part.replace(folder / found)
+    return Found(folder / found, found, download.done)
+
+
+@contextmanager
+def writing(file: str, folder: Path) -> Iterator[None]:
+    """While `file` is written. Raises WorkError for what the file system says."""
     try:
-        with leftovers.temporary(folder, name) as part:
-            with part.open("wb") as out:
-                download = Download(
-                    url, sha256, size, out, web.opener(settings), on_progress or (lambda done, size: None)
-                )
-                download.absent = absent
-                download.run(sleep)
-            found = download.hasher.hexdigest()
-            part.replace(folder / found)
+        yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise WorkError(f"the disk is full, {file_name(url)} does not fit", cure=f"make room in {folder}") from None
-        raise WorkError(f"{file_name(url)} cannot be written to {folder} ({error.strerror})") from None
-    return Found(folder / found, found, download.done)
+            raise WorkError(f"the disk is full, {file} does not fit", cure=f"make room in {folder}") from None
+        raise WorkError(f"{file} cannot be written to {folder} ({error.strerror})") from None
 
 
 def is_whole(path: Path, sha256: str, size: int = 0) -> bool:
     """Whether the cache has the file, unharmed; `size` in bytes, 0: not known."""
     if not path.is_file() or (size and path.stat().st_size != size):
         return False
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest() == sha256
+    return sha256_of(path) == sha256

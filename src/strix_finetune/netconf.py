@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from strix_finetune import indexes, mirrors
+from strix_finetune.digests import sha256_of
 from strix_finetune.errors import InputError
 from strix_finetune.hostmirror import Run, host_mirror
 from strix_finetune.indexes import Indexes
@@ -233,16 +234,9 @@ def _wheels(folders: Sequence[Path], wanted: Mapping[tuple[str, str], Collection
             except InvalidWheelFilename:
                 continue
             hashes = by_version.get((name, canonicalize_version(version)))
-            if hashes and path.name not in seen and _sha256(path) in hashes:
+            if hashes and path.name not in seen and sha256_of(path) in hashes:
                 seen.add(path.name)
                 yield NetFile(f"wheels/{path.name}", path)
-
-
-def _sha256(path: Path) -> str:
-    import hashlib
-
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _proxies(env: Mapping[str, str]) -> dict[str, str]:

@@ -6,10 +6,10 @@ import errno
 import hashlib
 import io
 import json
+import posixpath
 import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import IO, Any, Generic, TypeVar, cast
 
 from strix_finetune.engine.base import Engine
@@ -100,15 +100,12 @@ def _described(texts: Mapping[str, bytes]) -> tuple[Mapping[str, Any], list[str]
 
 def _target(member: tarfile.TarInfo) -> str:
     """The member that a link stands for: of a symbolic one, from where it lies."""
-    if member.islnk():
-        return member.linkname
-    parts: list[str] = []
-    for part in (PurePosixPath(member.name).parent / member.linkname).parts:
-        if part == "..":
-            parts[-1:] = []
-        else:
-            parts.append(part)
-    return "/".join(parts)
+    return member.linkname if member.islnk() else linked(member.name, member.linkname)
+
+
+def linked(link: str, target: str) -> str:
+    """Where a symbolic link leads, from the root on, above which nothing is."""
+    return posixpath.normpath(posixpath.join("/", posixpath.dirname(link), target)).lstrip("/")
 
 
 def _visited(handle: IO[bytes], visit: Callable[[tarfile.TarFile], T]) -> T | None:

@@ -83,13 +83,13 @@ class Descriptor:
             media_type,
             digest,
             size,
-            _words(row.get("annotations")),
+            texts(row.get("annotations")),
             kind if isinstance(kind, str) else "",
-            _words(row.get("platform")),
+            texts(row.get("platform")),
         )
 
 
-def _words(value: object) -> dict[str, str]:
+def texts(value: object) -> dict[str, str]:
     """Only text: a platform may also hold lists, which nothing here reads."""
     rows = value.items() if isinstance(value, dict) else ()
     return {name: text for name, text in rows if isinstance(name, str) and isinstance(text, str)}

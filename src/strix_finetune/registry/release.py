@@ -113,7 +113,9 @@ def read_offer(served: Served) -> Offer:
     try:
         told = json.loads(served.content)
         layers = tuple(Descriptor.from_json(row) for row in told["layers"])
-        return Offer(served.descriptor, Descriptor.from_json(told["config"]), layers, _text(told.get("annotations")))
+        return Offer(
+            served.descriptor, Descriptor.from_json(told["config"]), layers, descriptor.texts(told.get("annotations"))
+        )
     except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"its manifest cannot be read ({type(error).__name__})") from None
 
@@ -127,7 +129,7 @@ def read_release(served: Served) -> Release:
         images = tuple(Descriptor.from_json(row) for row in told["manifests"])
         if told.get("artifactType") != ARTIFACT or not images:
             raise ValueError("it was not pushed by strix-finetune")
-        return Release(served.descriptor, images, _text(told.get("annotations")))
+        return Release(served.descriptor, images, descriptor.texts(told.get("annotations")))
     except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"it cannot be read ({type(error).__name__})") from None
 
@@ -141,8 +143,3 @@ def _stable(index: bytes) -> object:
     told = json.loads(index)
     annotations = {name: text for name, text in told.get("annotations", {}).items() if name not in _VOLATILE}
     return told | {"annotations": annotations}
-
-
-def _text(value: object) -> dict[str, str]:
-    rows = value.items() if isinstance(value, dict) else ()
-    return {name: text for name, text in rows if isinstance(text, str)}

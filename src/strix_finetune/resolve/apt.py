@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from strix_finetune import debian, programs
+from strix_finetune.digests import sha256_of
 from strix_finetune.errors import FetchFailed
 from strix_finetune.lockmodel import AptPackage, Release
 from strix_finetune.netconf import NetSettings, preferences, redact, sources_list
@@ -82,9 +83,7 @@ class State:
     def release(self, suite: str) -> Release:
         """The signed Release file of a suite, among those that apt has verified and kept."""
         path = self.release_files(suite)[0]
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return Release(iso_date(release_fields(path)["Date"]), digest)
+        return Release(iso_date(release_fields(path)["Date"]), sha256_of(path))
 
     def release_files(self, suite: str) -> tuple[Path, ...]:
         """The suite's signed InRelease, or its Release and then the signature of it, as the archive has them."""

@@ -7,14 +7,13 @@ then the sha256 of the definition is compared as with every other download.
 from __future__ import annotations
 
 import errno
-import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from strix_finetune import leftovers
-from strix_finetune.errors import FetchFailed, InputError, WorkError
-from strix_finetune.fetch import is_whole
+from strix_finetune import fetch, leftovers
+from strix_finetune.digests import sha256_of
+from strix_finetune.errors import FetchFailed, InputError
 from strix_finetune.netconf import NetSettings, redact
 from strix_finetune.resolve.apt import AptArchive, State, unreachable
 from strix_finetune.schema import Apt
@@ -42,30 +41,26 @@ def fetch_source(url: str, sha256: str, size: int, folder: Path, settings: NetSe
     if parts is None:
         raise InputError(f"'{url}' names no source file", cure=f"write it as {SCHEME}PACKAGE=VERSION/FILE")
     path = folder / sha256
-    if is_whole(path, sha256, size):
+    if fetch.is_whole(path, sha256, size):
         return path
     package, version, file = parts["package"], parts["version"], parts["file"]
     folder.mkdir(parents=True, exist_ok=True)
     leftovers.remove_leftovers(folder)
-    try:
-        with (
-            leftovers.temporary(folder, sha256, "work") as work,
-            AptArchive(settings, cache).state(apt, sources=True) as state,
-        ):
-            work.mkdir()
-            state.update()
-            listed = _listed(state, package, version, file)
-            if (listed.sha256, listed.size) != (sha256, size):
-                raise _changed(file, listed, sha256, size)
-            _download(state, package, version, file, work)
-            found = SourceFile(_digest(work / file), (work / file).stat().st_size)
-            if (found.sha256, found.size) != (sha256, size):
-                raise _changed(file, found, sha256, size)
-            (work / file).replace(path)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise WorkError(f"the disk is full, {file} does not fit", cure=f"make room in {folder}") from None
-        raise WorkError(f"{file} cannot be written to {folder} ({error.strerror})") from None
+    with (
+        fetch.writing(file, folder),
+        leftovers.temporary(folder, sha256, "work") as work,
+        AptArchive(settings, cache).state(apt, sources=True) as state,
+    ):
+        work.mkdir()
+        state.update()
+        listed = _listed(state, package, version, file)
+        if (listed.sha256, listed.size) != (sha256, size):
+            raise _changed(file, listed, sha256, size)
+        _download(state, package, version, file, work)
+        found = SourceFile(sha256_of(work / file), (work / file).stat().st_size)
+        if (found.sha256, found.size) != (sha256, size):
+            raise _changed(file, found, sha256, size)
+        (work / file).replace(path)
     return path
 
 
@@ -124,8 +119,3 @@ def _changed(file: str, found: SourceFile, sha256: str, size: int) -> FetchFaile
     if found.sha256 == sha256:
         what = f"size is {found.size} bytes, not {size}"
     return FetchFailed(f"{file} is not the file that the lock names: its {what}", cure=_CHANGED)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -10,7 +10,6 @@ import re
 import tarfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
 from typing import IO
 
 from strix_finetune.engine import archive
@@ -62,7 +61,7 @@ class Tree:
             for end in range(1, len(parts) + 1):
                 held = "/".join(parts[:end])
                 if held in self.links:
-                    path = "/".join([_joined(held, self.links[held]), *parts[end:]])
+                    path = "/".join([archive.linked(held, self.links[held]), *parts[end:]])
                     break
             else:
                 return None
@@ -200,16 +199,3 @@ def _sha256(handle: IO[bytes]) -> str:
     while block := handle.read(1 << 20):
         digest.update(block)
     return digest.hexdigest()
-
-
-def _joined(link: str, target: str) -> str:
-    """Where a symbolic link leads, from the root on."""
-    if target.startswith("/"):
-        return target.lstrip("/")
-    parts: list[str] = []
-    for part in (PurePosixPath(link).parent / target).parts:
-        if part == "..":
-            parts[-1:] = []
-        else:
-            parts.append(part)
-    return "/".join(parts)

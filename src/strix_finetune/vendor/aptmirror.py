@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strix_finetune import debian, programs
+from strix_finetune.digests import sha256_of
 from strix_finetune.download import Gone
 from strix_finetune.errors import FetchFailed, InputError, WorkError
 from strix_finetune.netconf import NetSettings, redact
@@ -133,8 +134,7 @@ def _settle(entry: Entry, folder: Path) -> bool:
     part, path = folder / f"{entry.path}.part", folder / entry.path
     if not part.is_file() or part.stat().st_size < entry.size:
         return False
-    with part.open("rb") as stream:
-        right = hashlib.file_digest(stream, "sha256").hexdigest() == entry.sha256
+    right = sha256_of(part) == entry.sha256
     if right:
         part.chmod(0o644)
         part.replace(path)
