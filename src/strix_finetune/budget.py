@@ -12,6 +12,7 @@ from strix_finetune import names
 from strix_finetune.engine.base import Engine
 from strix_finetune.errors import EngineError, Place, Problem, TooLarge
 from strix_finetune.model import Channel, Keyed, Node, Stack
+from strix_finetune.sizes import mb
 
 MB = 10**6
 
@@ -61,7 +62,7 @@ def check(engine: Engine, stack: Stack, layer: Keyed, image: str) -> None:
     if size > budget.size:
         raise TooLarge(
             Problem(
-                f"'{layer.name}' adds {_mb(size)} and may add {_mb(budget.size)}{_where(engine, image, parent)}",
+                f"'{layer.name}' adds {mb(size)} and may add {mb(budget.size)}{_where(engine, image, parent)}",
                 budget.place,
                 "leave out what nobody needs, or raise budget_mb; no tag was moved",
             )
@@ -76,8 +77,4 @@ def _where(engine: Engine, image: str, parent: str) -> str:
     except EngineError:
         # the size alone says enough
         return ""
-    return f", most of it in {', '.join(f'{path} ({_mb(size)})' for path, size in found)}" if found else ""
-
-
-def _mb(size: int) -> str:
-    return f"{size / MB:,.1f} MB"
+    return f", most of it in {', '.join(f'{path} ({mb(size)})' for path, size in found)}" if found else ""

@@ -136,12 +136,7 @@ def make_vendored_plan(
 
 def make_offline_plan(workspace: Workspace, engine: Engine) -> tuple[Plan, Lock]:
     """The plan by the lock as it is: nothing is resolved, nothing but the engine is asked."""
-    lock = workspace.read_lock()
-    if lock is None:
-        raise LockError(
-            f"there is no lock for {workspace.stack.target.id} on {workspace.stack.channel.name}",
-            cure="run 'strix-finetune lock'",
-        )
+    lock = workspace.need_lock()
     return _plan(workspace, workspace.render(lock), engine, BuildOptions()), lock
 
 

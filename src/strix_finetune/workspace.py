@@ -65,6 +65,14 @@ class Workspace:
         path = self.lock_path
         return lockfile.read(path) if path else None
 
+    def need_lock(self) -> Lock:
+        """The lock that is in force. Raises LockError where there is none."""
+        lock = self.read_lock()
+        if lock is None:
+            what = f"{self.stack.channel.name} for {self.stack.target.id}"
+            raise LockError(f"there is no lock of {what}", cure="run 'strix-finetune lock'")
+        return lock
+
     def save_lock(self, lock: Lock) -> None:
         lockfile.save(lock, self.lock_folders[0])
 

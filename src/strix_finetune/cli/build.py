@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from strix_finetune.cli import several
-from strix_finetune.cli.options import image_options, json_option
+from strix_finetune.cli.options import F, image_options, json_option
 from strix_finetune.workspace import Options, Workspace
 
 if TYPE_CHECKING:
@@ -20,18 +20,31 @@ if TYPE_CHECKING:
     from strix_finetune.registry.reuse import Source
 
 
+def _inputs(command: F) -> F:
+    """--locked, --offline and --from: where a build takes what it needs."""
+    for option in (
+        click.option(
+            "--from", "source", default="", metavar="REGISTRY", help="Pull layers that REGISTRY has under their key."
+        ),
+        click.option(
+            "--offline",
+            type=click.Path(path_type=Path),
+            metavar="DIR",
+            help="Take every input from DIR, which 'vendor DIR' made; no network is touched.",
+        ),
+        click.option(
+            "--locked", is_flag=True, help="Refuse instead of locking anew what the archive no longer serves."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command()
 @click.argument("layers", nargs=-1)
 @image_options
 @json_option
-@click.option("--locked", is_flag=True, help="Refuse instead of locking anew what the archive no longer serves.")
-@click.option(
-    "--offline",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Take every input from DIR, which 'vendor DIR' made; no network is touched.",
-)
-@click.option("--from", "source", default="", metavar="REGISTRY", help="Pull layers that REGISTRY has under their key.")
+@_inputs
 def plan(
     layers: tuple[str, ...],
     options: Options,
@@ -67,15 +80,8 @@ def plan(
 @image_options
 @json_option
 @click.option("--jobs", "-j", type=click.IntRange(1, 64), default=2, show_default=True, help="Layers built at once.")
-@click.option("--locked", is_flag=True, help="Refuse instead of locking anew what the archive no longer serves.")
 @click.option("--rebuild", is_flag=True, help="Build the named layers even when they are up to date.")
-@click.option(
-    "--offline",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Take every input from DIR, which 'vendor DIR' made; no network is touched.",
-)
-@click.option("--from", "source", default="", metavar="REGISTRY", help="Pull layers that REGISTRY has under their key.")
+@_inputs
 @click.option("--dry-run", is_flag=True, help="The same as plan.")
 @click.pass_context
 def build(
@@ -167,16 +173,10 @@ def planned(
 def render(layers: tuple[str, ...], options: Options, output: Path | None) -> int:
     """Print the rendered Dockerfiles of LAYERS (default: all of the stack); nothing is built."""
     from strix_finetune import graph
-    from strix_finetune.errors import LockError
     from strix_finetune.workspace import open_workspace
 
     workspace = open_workspace(options, os.environ)
-    lock = workspace.read_lock()
-    if lock is None:
-        raise LockError(
-            f"there is no lock of {workspace.stack.channel.name} for {workspace.stack.target.id}",
-            cure="run 'strix-finetune lock'",
-        )
+    lock = workspace.need_lock()
     chosen = set(graph.wanted(workspace.stack, layers) if layers else [node.name for node in workspace.stack.nodes])
     for keyed in workspace.render(lock):
         if keyed.name not in chosen:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from strix_finetune.cli.options import json_option
+from strix_finetune.cli.options import engine_option, json_option
+from strix_finetune.sizes import fitting
 
 if TYPE_CHECKING:
     from strix_finetune.engine.base import Engine
@@ -24,7 +25,7 @@ _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 @click.command()
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
-@click.option("--engine", type=click.Choice(["auto", "docker", "podman"]), default="auto", show_default=True)
+@engine_option()
 @click.option("--files", is_flag=True, help="Name every file. Without it: of each package or folder how many.")
 @click.option("--exit-code", is_flag=True, help="Exit 1 where they differ.")
 @json_option
@@ -91,7 +92,7 @@ def _show(found: Difference, *, every: bool) -> None:
         if count:
             click.echo(f"{count} file{'s' * (count != 1)} {words}")
     grown = found.size_after - found.size_before
-    click.echo(f"size: {_mb(found.size_before)} -> {_mb(found.size_after)} ({_signed(grown)})")
+    click.echo(f"size: {fitting(found.size_before)} -> {fitting(found.size_after)} ({_signed(grown)})")
     click.echo(f"layers: {found.layers_shared} of {found.layers} are shared")
 
 
@@ -122,8 +123,4 @@ def _short(text: str | None) -> str:
 
 
 def _signed(size: int) -> str:
-    return "same size" if size == 0 else f"{'+' if size > 0 else '-'}{_mb(abs(size))}"
-
-
-def _mb(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size / 1e3:,.1f} kB" if size >= 1000 else f"{size} bytes"
+    return "same size" if size == 0 else f"{'+' if size > 0 else '-'}{fitting(abs(size))}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from strix_finetune.cli.options import json_option
+from strix_finetune.cli.options import engine_option, json_option
 
 if TYPE_CHECKING:
     from strix_finetune.doctor.edges import Live
@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 )
 @click.option("--target", "-t", default="", metavar="GFX", help="GPU target that is meant. Default: the first found.")
 @click.option("--channel", "-c", default="", metavar="NAME", help="Channel, for its size and its addresses.")
-@click.option(
-    "--engine",
-    type=click.Choice(["auto", "docker", "podman"]),
-    default="auto",
-    show_default=True,
-    help="Container engine that is meant.",
-)
+@engine_option("Container engine that is meant.")
 @click.option("--images", type=click.Path(path_type=Path), help="Folder of layer definitions.")
 @click.option("--offline", is_flag=True, help="Ask no address of the network.")
 @click.option("--fix", is_flag=True, help="Print the commands that would put things right, and run none of them.")

@@ -84,14 +84,8 @@ def actions(
 
 def _rendered(options: Options) -> Rendered:
     from strix_finetune.bake import Rendered
-    from strix_finetune.errors import LockError
     from strix_finetune.workspace import open_workspace
 
     workspace = open_workspace(options, os.environ)
-    lock = workspace.read_lock()
-    if lock is None:
-        stack = workspace.stack
-        raise LockError(
-            f"there is no lock of {stack.channel.name} for {stack.target.id}", cure="run 'strix-finetune lock'"
-        )
+    lock = workspace.need_lock()
     return Rendered(workspace, lock, workspace.render(lock))

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from strix_finetune.cli.options import json_option
+from strix_finetune.cli.options import engine_option, json_option
+from strix_finetune.sizes import mb
 
 if TYPE_CHECKING:
     from strix_finetune.inventory import Row
 
 
 @click.command()
-@click.option("--engine", type=click.Choice(["auto", "docker", "podman"]), default="auto", show_default=True)
+@engine_option()
 @click.option("--compressed", is_flag=True, help="Also compress each image as a registry would (reads all of it).")
 @click.option("--budget", is_flag=True, help="Hold each layer's newest image against its budget; exit 1 if over.")
 @click.option(
@@ -130,4 +131,4 @@ def _table(rows: Sequence[Row], limits: Sequence[int | None], *, compressed: boo
 
 
 def _mb(size: int | None) -> str:
-    return "?" if size is None else f"{size / 1e6:,.1f} MB"
+    return "?" if size is None else mb(size)

@@ -10,6 +10,7 @@ from strix_finetune.cli.options import json_option
 from strix_finetune.codeobject import CodeObjectError, Report, TargetSummary, scan
 from strix_finetune.codeobject.model import sort_targets
 from strix_finetune.errors import InputError, Problem, WorkError
+from strix_finetune.sizes import fitting
 
 
 @click.command()
@@ -66,12 +67,8 @@ def _show(report: Report) -> None:
 
 
 def _describe(summary: TargetSummary) -> str:
-    size = f"{_mb(summary.size):>11} in {summary.objects} object{'s' * (summary.objects != 1)}"
+    size = f"{fitting(summary.size):>11} in {summary.objects} object{'s' * (summary.objects != 1)}"
     if not summary.runs:
         return f"{size}, nothing executable"
     waves = " and ".join(str(wave) for wave in summary.wave_sizes) or "not stated"
-    return f"{size}, {_mb(summary.code_size)} machine code, {summary.kernels} kernels, wave {waves}"
-
-
-def _mb(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size / 1e3:,.1f} kB"
+    return f"{size}, {fitting(summary.code_size)} machine code, {summary.kernels} kernels, wave {waves}"

@@ -15,6 +15,12 @@ from strix_finetune.workspace import Options
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def engine_option(text: str = "Container engine.") -> Callable[[F], F]:
+    """--engine, as `engine`."""
+    kinds = click.Choice(["auto", "docker", "podman"])
+    return click.option("--engine", type=kinds, default="auto", show_default=True, help=text)
+
+
 def image_options(command: F) -> F:
     """--target, --channel, --engine, --override, --images and the network flags, given on as one `options`."""
 
@@ -28,13 +34,7 @@ def image_options(command: F) -> F:
     @click.option(
         "--channel", "-c", default="", metavar="NAME", help="Set of sources. Default: amd with an AMD GPU, else debian."
     )
-    @click.option(
-        "--engine",
-        type=click.Choice(["auto", "docker", "podman"]),
-        default="auto",
-        show_default=True,
-        help="Container engine.",
-    )
+    @engine_option()
     @click.option(
         "--override",
         type=click.Path(path_type=Path),

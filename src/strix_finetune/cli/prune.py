@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strix_finetune.cli.options import json_option
+from strix_finetune.cli.options import engine_option, json_option
+from strix_finetune.sizes import mb
 
 if TYPE_CHECKING:
     from strix_finetune.prune import Policy
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 @click.option(
     "--registry", "address", default="", metavar="HOST/NAME", help="Releases and images there, not those of this host."
 )
-@click.option("--engine", type=click.Choice(["auto", "docker", "podman"]), default="auto", show_default=True)
+@engine_option()
 @json_option
 def prune(keep: int, older_than: str, yes: bool, address: str, engine: str, as_json: bool) -> int:
     """Remove old images of this project that nothing refers to: no name, no container, no image that stands on them."""
@@ -83,12 +84,12 @@ def _remote(address: str, policy: Policy, *, yes: bool, as_json: bool) -> int:
     if not found.going:
         click.echo(f"nothing to remove among {len(found.verdicts)} releases and images of {where}")
     elif not yes:
-        what = f"{_mb(found.size)} of {_mb(found.before)} that nothing else has"
+        what = f"{mb(found.size)} of {mb(found.before)} that nothing else has"
         click.echo(f"{len(found.going)} releases and images, {what}; add --yes to remove them")
     else:
         click.echo(
-            f"{removed} releases and images removed; in use before {_mb(found.before)}, now "
-            f"{_mb(found.before - found.size)}, once the registry has collected its garbage"
+            f"{removed} releases and images removed; in use before {mb(found.before)}, now "
+            f"{mb(found.before - found.size)}, once the registry has collected its garbage"
         )
     return 0
 
@@ -100,12 +101,12 @@ def _tell(found: Plan, done: Done | None) -> None:
     if not found.going:
         click.echo(f"nothing to remove among {len(found.verdicts)} images")
     elif done is None:
-        click.echo(f"{len(found.going)} images, {_mb(found.size)} that nothing else has; add --yes to remove them")
+        click.echo(f"{len(found.going)} images, {mb(found.size)} that nothing else has; add --yes to remove them")
     else:
         measured = ""
         if done.before is not None and done.after is not None:
-            measured = f"; in use before {_mb(done.before)}, now {_mb(done.after)}"
-        click.echo(f"{len(done.removed)} images removed, {_mb(found.size)} that nothing else had{measured}")
+            measured = f"; in use before {mb(done.before)}, now {mb(done.after)}"
+        click.echo(f"{len(done.removed)} images removed, {mb(found.size)} that nothing else had{measured}")
 
 
 def _json(found: Plan, done: Done | None) -> dict[str, Any]:
@@ -126,7 +127,3 @@ def _json(found: Plan, done: Done | None) -> dict[str, Any]:
         "before": done.before if done else None,
         "after": done.after if done else None,
     }
-
-
-def _mb(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from strix_finetune.sizes import mb
+
 if TYPE_CHECKING:
     from strix_finetune.engine.base import Engine
     from strix_finetune.oci.weights import Weights
@@ -56,17 +58,17 @@ def _chosen(engine: Engine, name: str) -> str:
 
 
 def _table(weights: Weights) -> None:
-    click.echo(f"{weights.image}: {_mb(weights.size)} unpacked")
+    click.echo(f"{weights.image}: {mb(weights.size)} unpacked")
     for layer in weights.layers:
-        hidden = f", and {_mb(layer.hidden)} that its own steps removed again" if layer.hidden else ""
-        click.echo(f"\n{layer.layer}: {_mb(layer.size)}{hidden}")
+        hidden = f", and {mb(layer.hidden)} that its own steps removed again" if layer.hidden else ""
+        click.echo(f"\n{layer.layer}: {mb(layer.size)}{hidden}")
         for row in layer.weights[:_SHOWN]:
             share = 100 * row.size / weights.size
-            click.echo(f"  {_mb(row.size):>12}  {share:4.1f} %  {row.files:>6} files  {row.name}")
+            click.echo(f"  {mb(row.size):>12}  {share:4.1f} %  {row.files:>6} files  {row.name}")
         if rest := layer.weights[_SHOWN:]:
             size, files = sum(row.size for row in rest), sum(row.files for row in rest)
             share = 100 * size / weights.size
-            click.echo(f"  {_mb(size):>12}  {share:4.1f} %  {files:>6} files  {len(rest)} more")
+            click.echo(f"  {mb(size):>12}  {share:4.1f} %  {files:>6} files  {len(rest)} more")
 
 
 def _draw(weights: Weights, path: Path) -> None:
@@ -82,7 +84,3 @@ def _draw(weights: Weights, path: Path) -> None:
         temporary.write_text(svg(weights), "utf-8")
         temporary.replace(path)
     click.echo(f"wrote {path}", err=True)
-
-
-def _mb(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"

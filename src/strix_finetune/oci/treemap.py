@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from strix_finetune.oci.weights import Weights
+from strix_finetune.sizes import mb
 
 _WIDTH, _HEIGHT = 1200.0, 760.0
 _HEAD, _TITLE = 20.0, 34.0
@@ -65,13 +66,13 @@ def svg(weights: Weights) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" font-family="sans-serif">',
         f'<rect width="{_WIDTH:.0f}" height="{_HEIGHT:.0f}" fill="#ffffff"/>',
-        f'<text x="6" y="23" font-size="16">{escape(weights.image)}: {_mb(weights.size)} unpacked</text>',
+        f'<text x="6" y="23" font-size="16">{escape(weights.image)}: {mb(weights.size)} unpacked</text>',
     ]
     whole = Box(0, _TITLE, _WIDTH, _HEIGHT - _TITLE)
     for number, (layer, box) in enumerate(zip(layers, squarify([layer.size for layer in layers], whole), strict=True)):
         hue = (210 + number * 67) % 360
         parts.append(
-            _rectangle(box, _colour(hue, 0.35, 0.45), f"{layer.layer}: {_mb(layer.size)}", layer.size, head=True)
+            _rectangle(box, _colour(hue, 0.35, 0.45), f"{layer.layer}: {mb(layer.size)}", layer.size, head=True)
         )
         rows = [(row.name, row.size) for row in layer.weights if row.size >= _LEAST * layer.size]
         if rest := layer.size - sum(size for _, size in rows):
@@ -95,7 +96,7 @@ def _worst(row: Sequence[float], side: float) -> float:
 
 def _rectangle(box: Box, colour: str, name: str, size: int, *, head: bool = False) -> str:
     shape = f'x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}"'
-    title = name if head else f"{name}: {_mb(size)}"
+    title = name if head else f"{name}: {mb(size)}"
     text = ""
     room = int((box.width - 8) / _LETTER)
     if room >= 4 and box.height >= 16:
@@ -103,7 +104,7 @@ def _rectangle(box: Box, colour: str, name: str, size: int, *, head: bool = Fals
         style = 'font-size="12" font-weight="bold" fill="#ffffff"' if head else 'font-size="11" fill="#222222"'
         text = f'<text x="{box.x + 4:.1f}" y="{box.y + 14:.1f}" {style}>{escape(shown)}</text>'
         if not head and box.height >= 30 and room >= 8:
-            text += f'<text x="{box.x + 4:.1f}" y="{box.y + 28:.1f}" font-size="10" fill="#555555">{_mb(size)}</text>'
+            text += f'<text x="{box.x + 4:.1f}" y="{box.y + 28:.1f}" font-size="10" fill="#555555">{mb(size)}</text>'
     return (
         f'<g><title>{escape(title)}</title><rect {shape} fill="{colour}" stroke="#ffffff" stroke-width="1"/>{text}</g>'
     )
@@ -113,7 +114,3 @@ def _colour(hue: int, saturation: float, lightness: float) -> str:
     """As the first SVG has it: not every program that draws one knows hsl()."""
     parts = colorsys.hls_to_rgb(hue / 360, lightness, saturation)
     return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
-
-
-def _mb(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"

@@ -37,12 +37,10 @@ class Needed:
 
 def read_lock(workspace: Workspace) -> Lock:
     """The lock, when it has all that the layers ask for. Raises LockError otherwise: nothing is locked on the way."""
-    lock = workspace.read_lock()
-    what = f"{workspace.stack.channel.name} for {workspace.stack.target.id}"
-    if lock is None:
-        raise LockError(f"there is no lock of {what}", cure="run 'strix-finetune lock'")
+    lock = workspace.need_lock()
     if gaps := locks.missing(workspace.stack, lock):
         lacking = ", ".join(str(gap) for gap in gaps[:3])
+        what = f"{workspace.stack.channel.name} for {workspace.stack.target.id}"
         raise LockError(f"the lock of {what} lacks {lacking}", cure="run 'strix-finetune lock'")
     locks.check_versions(workspace.stack, lock)
     return lock
