@@ -1,5 +1,5 @@
 """Temporary files and folders that never stay: removed when the block ends, when the program ends before it does
-(a thread that is not waited for), and by the next run when the program was killed."""
+(a thread that is not waited for), and by the next run when the program was killed. So a file is there whole or not."""
 
 from __future__ import annotations
 
@@ -33,6 +33,17 @@ def temporary(folder: Path, name: str, kind: str = "part", remove: Remove = remo
     finally:
         remove(path)
         atexit.unregister(at_exit)
+
+
+def write(path: Path, content: bytes | str, mode: int | None = None) -> None:
+    """Put a file in its place, whole or not at all. `mode`: its rights from the beginning; None: as usual here."""
+    with temporary(path.parent, path.name) as part:
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
+        if mode is not None:
+            part.chmod(mode)
+        part.replace(path)
 
 
 def remove_leftovers(folder: Path, remove: Remove = remove) -> None:

@@ -103,8 +103,7 @@ def save(lock: Lock, folder: Path) -> None:
 
     The TOML file comes last: until it is there, the hashes in the old one refuse the new texts.
     """
-    import os
-    import tempfile
+    from strix_finetune import leftovers
 
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name(lock.channel, lock.target)
@@ -114,15 +113,7 @@ def save(lock: Lock, folder: Path) -> None:
     contents = files(lock)
     parse(contents[path.name], path, {name: pip.text for name, pip in lock.pip.items()})
     for name, content in contents.items():
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
-        try:
-            with os.fdopen(handle, "wb") as out:
-                out.write(content)
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(folder / name)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        leftovers.write(folder / name, content, 0o644)
     for name in stale - contents.keys():
         (folder / name).unlink(missing_ok=True)
 

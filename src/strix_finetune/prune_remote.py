@@ -9,14 +9,13 @@ been seen so for long enough. Only what this program pushed is looked at.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from strix_finetune import names
+from strix_finetune import leftovers, names
 from strix_finetune.prune import Policy
 from strix_finetune.registry import referrers, release
 from strix_finetune.registry.client import Registry, Served
@@ -225,9 +224,7 @@ def since(file: Path, orphans: frozenset[str], now: float) -> dict[str, float]:
     known = held if isinstance(held, dict) else {}
     found = {digest: float(known[digest]) if _number(known.get(digest)) else now for digest in sorted(orphans)}
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-    temporary.replace(file)
+    leftovers.write(file, json.dumps(found, indent=1) + "\n")
     return found
 
 

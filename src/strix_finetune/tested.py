@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from strix_finetune import names, smoke
+from strix_finetune import leftovers, names, smoke
 from strix_finetune.engine.base import Image
 from strix_finetune.events import SmokeResult
 from strix_finetune.model import Keyed, Stack
@@ -91,9 +90,7 @@ def record(state: Path, stack: Stack, layer: Keyed, image: str, results: Iterabl
             for result in results
             if result.kind == kind
         ]
-    temporary = path.with_suffix(f".{os.getpid()}")
-    temporary.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
-    temporary.replace(path)
+    leftovers.write(path, json.dumps(content, indent=1) + "\n")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from strix_finetune import children
+from strix_finetune import children, leftovers
 
 CONTAINED = [pytest.param(False, id="plain")] + ([pytest.param(True, id="contained")] if os.geteuid() == 0 else [])
 SCRIPT = """
@@ -156,3 +156,17 @@ raise KeyboardInterrupt
     assert "AssertionError" not in done.stderr
     assert gone(mark)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    leftovers.write(tmp_path / "file", "ä\n")
+    leftovers.write(tmp_path / "secret", b"x", 0o600)
+    assert (tmp_path / "file").read_bytes() == "ä\n".encode()
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(UnicodeEncodeError):
+        leftovers.write(tmp_path / "file", "\ud800")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError):
+        leftovers.write(tmp_path / "folder", b"x")
+    assert (tmp_path / "file").read_bytes() == "ä\n".encode()
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "secret", "folder"}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from strix_finetune import leftovers
 from strix_finetune.cli.options import image_options
 from strix_finetune.workspace import Options
 
@@ -39,13 +40,7 @@ def write(text: str, output: Path | None) -> None:
     if output is None:
         click.echo(text)
         return
-    temporary = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text + "\n", "utf-8")
-        temporary.replace(output)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    leftovers.write(output, text + "\n")
 
 
 output_option = click.option(

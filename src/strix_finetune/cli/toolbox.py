@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from strix_finetune import leftovers
 from strix_finetune.cli.options import image_options
 from strix_finetune.workspace import Options
 
@@ -162,14 +163,7 @@ def _write(path: Path, text: str) -> None:
     """Replace a file, or make it; where it is a link (dotfiles), what it points at."""
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, "utf-8")
-        if path.exists():
-            part.chmod(path.stat().st_mode & 0o777)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    leftovers.write(path, text, path.stat().st_mode & 0o777 if path.exists() else None)
 
 
 def _say(text: str) -> None:

@@ -72,15 +72,11 @@ def _table(weights: Weights) -> None:
 
 
 def _draw(weights: Weights, path: Path) -> None:
-    import tempfile
-
+    from strix_finetune import leftovers
     from strix_finetune.errors import InputError
     from strix_finetune.oci.treemap import svg
 
     if not path.parent.is_dir():
         raise InputError(f"there is no folder {path.parent}", cure="make it first")
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        temporary = Path(folder, path.name)
-        temporary.write_text(svg(weights), "utf-8")
-        temporary.replace(path)
+    leftovers.write(path, svg(weights))
     click.echo(f"wrote {path}", err=True)

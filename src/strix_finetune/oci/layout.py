@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from strix_finetune import leftovers
 from strix_finetune.engine.base import Engine
 from strix_finetune.errors import EngineError, InputError, Problem
 from strix_finetune.lockmodel import Lock
@@ -237,14 +238,7 @@ def _blob(blobs: Path, descriptor: Descriptor) -> Content:
 def _save(blobs: Path, content: bytes) -> None:
     from strix_finetune.oci.descriptor import digest_of
 
-    _replace(blobs / digest_of(content).removeprefix("sha256:"), content)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as folder:
-        temporary = Path(folder, path.name)
-        temporary.write_bytes(content)
-        temporary.replace(path)
+    leftovers.write(blobs / digest_of(content).removeprefix("sha256:"), content)
 
 
 def _write_index(folder: Path, packed: Mapping[str, Packed]) -> None:
@@ -255,6 +249,6 @@ def _write_index(folder: Path, packed: Mapping[str, Packed]) -> None:
         held = {row["annotations"][_REF]: row for row in json.loads(path.read_bytes())["manifests"]}
     for ref, image in packed.items():
         held[ref] = Descriptor.of(MANIFEST, image.manifest, annotations={_REF: ref}).as_json()
-    _replace(folder / "oci-layout", canonical({"imageLayoutVersion": "1.0.0"}))
+    leftovers.write(folder / "oci-layout", canonical({"imageLayoutVersion": "1.0.0"}))
     rows = [held[ref] for ref in sorted(held)]
-    _replace(path, canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": rows}))
+    leftovers.write(path, canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": rows}))

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 from pathlib import Path
 
+from strix_finetune import leftovers
 from strix_finetune.registry.repository import Repository
 
 # blobs that are remembered of one registry, the youngest
@@ -40,11 +40,9 @@ class Known:
         """A hint that cannot be written is no fault."""
         with self._lock:
             rows = dict(list(self._held.items())[-_KEPT:])
-        temporary = self._path.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(rows, indent=0) + "\n", "utf-8")
-            temporary.replace(self._path)
+            leftovers.write(self._path, json.dumps(rows, indent=0) + "\n")
 
     def _read(self) -> dict[str, str]:
         try:

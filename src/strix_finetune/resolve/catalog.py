@@ -142,6 +142,4 @@ class Catalog:
         path.parent.mkdir(parents=True, exist_ok=True)
         leftovers.remove_leftovers(path.parent)
         note = {"url": file.link.url, "tag": probe.tag, "size": size, "sha256": sha256}
-        with leftovers.temporary(path.parent, path.name) as part:
-            part.write_text(json.dumps(note, indent=1) + "\n", "utf-8")
-            part.replace(path)
+        leftovers.write(path, json.dumps(note, indent=1) + "\n")

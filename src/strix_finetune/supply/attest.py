@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from strix_finetune import paths, tested
+from strix_finetune import leftovers, paths, tested
 from strix_finetune.engine.base import Engine
 from strix_finetune.errors import InputError, Place, Problem, WorkError
 from strix_finetune.supply import bill, cyclonedx, keyring, provenance, statement, tool
@@ -81,13 +80,7 @@ def path(state: Path, image: str) -> Path:
 def save(lines: list[bytes], file: Path) -> None:
     """Whole or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(b"".join(line + b"\n" for line in lines))
-        temporary.replace(file)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    leftovers.write(file, b"".join(line + b"\n" for line in lines))
 
 
 def load(file: Path) -> list[bytes]:

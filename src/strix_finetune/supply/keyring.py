@@ -9,13 +9,13 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from strix_finetune import leftovers
 from strix_finetune.errors import InputError, Place, Problem
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def own(folder: Path) -> CryptoSigner:
     except (ValueError, TypeError) as error:
         raise InputError(Problem(f"this is no private key to sign with: {error}", Place(path))) from None
     if not (folder / OWN_PUBLIC).exists():
-        _write(folder / OWN_PUBLIC, text.encode(), 0o644)
+        leftovers.write(folder / OWN_PUBLIC, text.encode(), 0o644)
     return signer
 
 
@@ -73,19 +73,7 @@ def _make(folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     made = Ed25519PrivateKey.generate()
-    _write(folder / OWN, made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    leftovers.write(folder / OWN, made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)
 
 
 def public(text: str, path: Path) -> SSlibKey:

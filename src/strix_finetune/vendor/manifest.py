@@ -136,9 +136,7 @@ def write(folder: Path, path: str, content: bytes) -> None:
     """Put a file into the folder, whole or not at all."""
     target = folder / path
     target.parent.mkdir(parents=True, exist_ok=True)
-    with leftovers.temporary(target.parent, target.name) as part:
-        part.write_bytes(content)
-        part.replace(target)
+    leftovers.write(target, content)
 
 
 def read(folder: Path) -> Manifest:
