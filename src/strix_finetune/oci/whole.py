@@ -7,7 +7,7 @@ import json
 import re
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from strix_finetune.engine.base import Engine
 from strix_finetune.engine.unpacked import unpacked
 from strix_finetune.errors import EngineError, Problem
-from strix_finetune.oci.scan import RawImage, RawLayer, read_image, read_layer
+from strix_finetune.oci.scan import Keep, RawImage, RawLayer, read_image, read_layer
 from strix_finetune.oci.tree import Tree, apply
 from strix_finetune.registry import parts
 from strix_finetune.registry.client import Registry
@@ -55,19 +55,18 @@ def local(engine: Engine, ref: str) -> Whole:
 
 def assembled(name: str, raw: RawImage, count: int | None = None, stored: int | None = None) -> Whole:
     """The tree of the lowest `count` layers of an image, None for all."""
+    tree, texts = laid(raw.layers[:count])
+    return Whole(name, tree, texts, raw.config, raw.diff_ids[:count], stored)
+
+
+def laid(layers: Sequence[RawLayer]) -> tuple[Tree, Mapping[str, bytes]]:
+    """Layers over one another, the lowest first: their tree, and the contents that were kept of what is in it."""
     tree: Tree = {}
     texts: dict[str, bytes] = {}
-    for layer in raw.layers[:count]:
+    for layer in layers:
         apply(tree, layer.entries, layer.gone, layer.opaque)
         texts |= layer.kept
-    return Whole(
-        name,
-        tree,
-        {path: text for path, text in texts.items() if path in tree},
-        raw.config,
-        raw.diff_ids[:count],
-        stored,
-    )
+    return tree, {path: text for path, text in texts.items() if path in tree}
 
 
 def pushed(registry: Registry, reference: str, folder: Path | None = None) -> Whole:
@@ -86,7 +85,7 @@ def pushed(registry: Registry, reference: str, folder: Path | None = None) -> Wh
             for number, layer in enumerate(image.layers):
                 path = Path(work) / str(number)
                 registry.download(layer, path, lambda done: None)
-                found.append(_stored_layer(path, number))
+                found.append(stored_layer(path, number, keep))
                 path.unlink()
         raw = RawImage(said, tuple(found))
         if len(raw.diff_ids) != len(found):
@@ -98,6 +97,7 @@ def pushed(registry: Registry, reference: str, folder: Path | None = None) -> Wh
     return assembled(name, raw, stored=sum(part.size for part in (image.config, *image.layers)))
 
 
-def _stored_layer(path: Path, number: int) -> RawLayer:
+def stored_layer(path: Path, number: int, keep: Keep) -> RawLayer:
+    """A layer in a file, packed or not. Raises tarfile.TarError, EOFError or gzip.BadGzipFile for what is none."""
     with path.open("rb") as stored, unpacked(stored) as plain, tarfile.open(fileobj=plain, mode="r|") as tar:
         return read_layer(tar, number, keep=keep)

@@ -10,13 +10,14 @@ import json
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from strix_finetune.engine import saved
-from strix_finetune.engine.unpacked import unpacked
 from strix_finetune.errors import FetchFailed, InputError, Place, Problem
 from strix_finetune.names import PREFIX
+from strix_finetune.oci import whole
 from strix_finetune.oci.descriptor import INDEX
+from strix_finetune.oci.scan import RawLayer
 from strix_finetune.registry import repository
 from strix_finetune.registry.parts import Parts
 from strix_finetune.registry.repository import Repository
@@ -88,33 +89,15 @@ def archive(name: str, digest: str, root: Path) -> Iterator[bytes]:
 
 def read_installed(layers: Sequence[Path]) -> Installed:
     """What dpkg has installed in an image. Raises FetchFailed for a layer that is packed in a way not known here."""
-    kept: dict[str, bytes] = {}
-    for path in layers:
+    found: list[RawLayer] = []
+    for number, path in enumerate(layers):
         try:
-            with (
-                path.open("rb") as stored,
-                unpacked(stored) as plain,
-                tarfile.open(fileobj=plain, mode="r|*") as tar,
-            ):
-                for member in tar:
-                    _apply(member.name.removeprefix("./"), tar.extractfile(member) if member.isreg() else None, kept)
+            found.append(whole.stored_layer(path, number, lambda inside: inside in (STATUS, EXTENDED)))
         except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
             cure = "use an image that is packed by gzip or zstd"
-            problem = Problem(f"this layer cannot be read ({error})", Place(path), cure)
-            raise FetchFailed(problem) from None
-    texts = {name: content.decode("utf-8", "replace") for name, content in kept.items()}
-    return installed(texts.get(STATUS, ""), texts.get(EXTENDED, ""))
-
-
-def _apply(name: str, content: IO[bytes] | None, kept: dict[str, bytes]) -> None:
-    """Take over one member of a layer: a file that is asked for, or the mark that it is gone."""
-    parent, _, base = name.rpartition("/")
-    if base.startswith(".wh."):
-        gone = parent if base == ".wh..wh..opq" else f"{parent}/{base.removeprefix('.wh.')}"
-        for path in [path for path in kept if path == gone or path.startswith(f"{gone}/")]:
-            del kept[path]
-    elif name in (STATUS, EXTENDED) and content:
-        kept[name] = content.read()
+            raise FetchFailed(Problem(f"this layer cannot be read ({error})", Place(path), cure)) from None
+    _, texts = whole.laid(found)
+    return installed(*(texts.get(name, b"").decode("utf-8", "replace") for name in (STATUS, EXTENDED)))
 
 
 def _manifest(name: str, digest: str, root: Path) -> Mapping[str, Any]:
