@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import os
 import socket
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from strix_finetune.oci.descriptor import LAYER_GZIP, MANIFEST, Content, Descrip
 from strix_finetune.registry import login, repository, uploads
 from strix_finetune.registry.client import Registry
 from strix_finetune.registry.faults import Denied, RegistryError, Unreachable, Untrusted
-from strix_finetune.registry.http import Http
+from strix_finetune.registry.http import Http, safe
 from strix_finetune.registry.login import Login
 from strix_finetune.registry.repository import Repository
 from tests.unit.registry_double import ANYBODY, Double, Handler, double, times
@@ -110,9 +112,22 @@ def test_nobody_is_led_to_a_place_without_encryption(served: Double) -> None:
         registry(served, Login("me", "secret")).manifest("tag")
     # a registry that was asked for in the clear may send on within itself
     host = served.address.removeprefix("http://")
-    inside = Http(Repository(host, "a/b", plain=True), NetSettings())
-    assert inside._safe(f"http://{host}/token")
-    assert not inside._safe("http://elsewhere.example/token")
+    inside = Repository(host, "a/b", plain=True)
+    assert safe(inside, f"http://{host}/token")
+    assert not safe(inside, "http://elsewhere.example/token")
+
+
+def test_connections_end_with_who_asked(served: Double) -> None:
+    """At once, and not when the collector of cycles comes by, in the middle of whatever."""
+    client = registry(served)
+    client.manifest("none")
+    session = weakref.ref(client.http._session())
+    gc.disable()
+    try:
+        del client
+        assert session() is None
+    finally:
+        gc.enable()
 
 
 def test_a_blob_comes_there_in_one_piece_and_only_once(served: Double) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
@@ -135,7 +136,7 @@ class Http:
         scope = " ".join((f"repository:{self.repository.path}:pull{',push' if write else ''}", *scopes))
         answer = self._send(method, url, headers, body, stream, scope)
         challenge = answer.headers.get("WWW-Authenticate", "")
-        if answer.status_code != 401 or not self._ours(url):
+        if answer.status_code != 401 or not ours(self.repository, url):
             return answer
         if challenge.lower().startswith("bearer "):
             answer.close()
@@ -152,7 +153,7 @@ class Http:
     ) -> requests.Response:
         own = {"Accept-Encoding": "identity", **headers}
         auth = None
-        if self._ours(url):
+        if ours(self.repository, url):
             token = self._token(scope)
             if token:
                 own["Authorization"] = f"Bearer {token}"
@@ -162,14 +163,6 @@ class Http:
             method, url, headers=own, data=body, auth=auth, stream=stream, timeout=_TIMEOUT, proxies=self._proxies(url)
         )
 
-    def _ours(self, url: str) -> bool:
-        """Whether an address is the registry's own: a storage that it sends us to gets no login of ours."""
-        return urlsplit(url).netloc == urlsplit(self.repository.root).netloc
-
-    def _safe(self, url: str) -> bool:
-        """Whether we may be sent there: encrypted, or to where plain HTTP was asked for."""
-        return web.is_safe(url) or (self.repository.plain and self._ours(url))
-
     def _token(self, scope: str) -> str:
         with self._lock:
             token, until = self._tokens.get(scope, ("", 0.0))
@@ -178,7 +171,7 @@ class Http:
     def _fetch_token(self, told: Mapping[str, str], scope: str) -> None:
         """Get an access token from the place that the registry names. Raises Denied where there is none to be had."""
         realm = urljoin(self.repository.root, told.get("realm", ""))
-        if not self._safe(realm):
+        if not safe(self.repository, realm):
             raise Denied(f"the registry {self.repository.host} sends us for a token to a place that is not safe")
         login = self._login
         query = {"service": told.get("service", ""), "scope": scope}
@@ -207,28 +200,11 @@ class Http:
 
     def _session(self) -> requests.Session:
         """A session for each thread: they are not made to be shared."""
-        import requests
+        from strix_finetune.registry.session import Session
 
-        held: requests.Session | None = getattr(self._local, "session", None)
+        held: Session | None = getattr(self._local, "session", None)
         if held is None:
-            safe = self._safe
-
-            class Careful(requests.Session):
-                """Follows only to safe places."""
-
-                def get_redirect_target(self, resp: requests.Response) -> str | None:
-                    target = super().get_redirect_target(resp)
-                    if target and not safe(urljoin(resp.url, target)):
-                        raise web.UnsafeRedirect
-                    return target
-
-            held = Careful()
-            # neither .netrc nor variables: what this host says was read already
-            held.trust_env = False
-            held.headers["User-Agent"] = web.AGENT
-            if self._settings.ca_bundle:
-                held.verify = str(self._settings.ca_bundle)
-            self._local.session = held
+            held = self._local.session = Session(partial(safe, self.repository), self._settings)
         return held
 
     def _proxies(self, url: str) -> dict[str, str]:
@@ -271,6 +247,16 @@ class Http:
         cure = "try again: what is whole is not sent twice" if self._answered else "check its address and the network"
         words = f"the registry {self.repository.host} does not answer: {reason}"
         return Unreachable(Problem(f"could not {doing}: {words}", cure=cure))
+
+
+def ours(repository: Repository, url: str) -> bool:
+    """Whether an address is the registry's own: a storage that it sends us to gets no login of ours."""
+    return urlsplit(url).netloc == urlsplit(repository.root).netloc
+
+
+def safe(repository: Repository, url: str) -> bool:
+    """Whether we may be sent there: encrypted, or to where plain HTTP was asked for."""
+    return web.is_safe(url) or (repository.plain and ours(repository, url))
 
 
 def _why(error: BaseException) -> str:
