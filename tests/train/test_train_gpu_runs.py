@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench import gpu_runs
+from bench import gpu_rounding, gpu_runs
 from workshop import ROOT, Workshop
 
 from strix_train.estimate import configs, shapes
@@ -41,6 +41,13 @@ def test_the_cells_are_those_that_were_asked_for() -> None:
         assert shape.layers <= shapes.of_config(configs.known()[each.shape]).layers
         tiny = shapes.of_config(gpu_runs.random_model.config(each.shape, tiny=True))
         assert tiny.weights < 2e6
+
+
+def test_lean_layers_lose_less_of_a_small_step_than_peft() -> None:
+    rows = {line[:22].strip(): line.split() for line in gpu_rounding.measure(gpu_rounding.TINY)[1:]}
+    kept = {name: int(words[-1].rstrip("%")) for name, words in rows.items()}
+    assert kept["32 bits"] == 100
+    assert kept["peft"] < 90 < kept["lean layers"] < 110
 
 
 @pytest.mark.long
