@@ -48,15 +48,14 @@ def time_of(found: list[str]) -> Iterator[None]:
         took[kind] += length
         number[kind] += 1
         names[kind][re.sub(r"\s+", " ", each.name)[:70]] += length
-    until, before = spans[0][0], ""
-    gaps: list[tuple[float, str]] = []
-    for start, end, kind in spans:
-        if start > until:
-            gaps.append((start - until, f"{before} > {kind}"))
-        if end > until:
-            until, before = end, kind
-    whole, idle = until - spans[0][0], sum(length for length, _ in gaps)
-    found.append(f"from the first kernel to the last {whole / 1e3:.1f} ms, of it idle {idle / 1e3:.1f} ms")
+    gaps = _gaps(spans)
+    whole, idle = max(end for _, end, _ in spans) - spans[0][0], sum(length for length, _ in gaps)
+    # what moves to and from the host does so beside the rest; where nothing else runs, the rest waits for it
+    waiting = sum(length for length, _ in _gaps([each for each in spans if "the host" not in each[2]])) - idle
+    found.append(
+        f"from the first kernel to the last {whole / 1e3:.1f} ms, of it idle {idle / 1e3:.1f} ms, "
+        f"with copies to and from the host alone {waiting / 1e3:.1f} ms"
+    )
     found += _idle(gaps)
     for kind, length in took.most_common():
         most = "; ".join(f"{name} {each / 1e3:.1f}" for name, each in names[kind].most_common(5))
@@ -72,6 +71,18 @@ def time_of(found: list[str]) -> Iterator[None]:
 def kind_of(name: str) -> str:
     """Return the kind of a kernel."""
     return next(kind for kind, words in KINDS if re.search(words, name, re.IGNORECASE))
+
+
+def _gaps(spans: list[tuple[float, float, str]]) -> list[tuple[float, str]]:
+    """Return how long nothing of the spans (start, end, kind) lasts, each time, and what stands at both ends."""
+    found: list[tuple[float, str]] = []
+    until, before = spans[0][0] if spans else 0.0, ""
+    for start, end, kind in spans:
+        if start > until:
+            found.append((start - until, f"{before} > {kind}"))
+        if end > until:
+            until, before = end, kind
+    return found
 
 
 def _idle(gaps: list[tuple[float, str]]) -> list[str]:
