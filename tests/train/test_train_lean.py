@@ -205,6 +205,32 @@ def test_gradients_of_attention_are_those_of_all_rows_at_once(
     assert sum(seen) == rows
 
 
+@pytest.mark.parametrize("how", ["full", "left", "packed"])
+def test_attention_of_few_rows_at_a_time_sees_what_it_should(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows of the five at a time, whose masks differ; packed rows are told by one mask, and stay together."""
+    monkeypatch.setattr(attend, "BACK", 60)
+    assert [some.stop - some.start for some in attend.few_rows(5, 30)] == [2, 2, 1]
+    other = adapted("llama")
+    assert install.install(other, offload=False)
+    compare(adapted("llama"), other, batch(how))
+
+
+def test_adapters_may_share_a_weight_at_different_scales() -> None:
+    def tied(**scales: float) -> Any:
+        model = adapted("llama")
+        for each in model.base_model.model.model.layers:
+            keys, values = each.self_attn.k_proj, each.self_attn.v_proj
+            values.lora_B["default"].weight = keys.lora_B["default"].weight
+            for name, scale in scales.items():
+                getattr(each.self_attn, name).scaling["default"] = scale
+        return model
+
+    scales = {"k_proj": 1.5, "v_proj": 3.0}
+    other = tied(**scales)
+    assert install.install(other, offload=False)
+    compare(tied(**scales), other, batch("right"))
+
+
 def test_in_32_bits_pytorch_chooses_the_kernel() -> None:
     import torch
 
@@ -332,6 +358,23 @@ def test_what_the_budget_has_no_room_for_stays_on_the_device(monkeypatch: pytest
     pinned[0] = False
     assert stash.put([OnGpu(1)]).ready is None
     assert stash.budget.left == 5 * mib
+
+
+def test_nothing_waits_between_what_was_made_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    stash, left = Stash(on=False), []
+    monkeypatch.setattr(Stash, "_left", lambda self: left.append(1))
+    one = torch.ones(2)
+    rest = stash.put([one])
+    middle = stash.put([one], along=True)
+    last = stash.put([one], stay=True)
+    assert len(left) == 2
+    # each knows the one before it, so that it can be fetched ahead
+    assert last.before() is middle
+    assert middle.before() is rest
+    stash.get(last)
+    assert len(left) == 3
 
 
 def test_the_processes_of_a_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:

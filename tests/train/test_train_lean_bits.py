@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from leanly import adapted, batch, compare
 
+from strix_train.distributed import digests
 from strix_train.lean import columns, fourbit, install, layer, plain
 
 # What bitsandbytes' 16 values are does not matter here: any will do that are all different.
@@ -159,6 +160,34 @@ def test_some_columns_at_a_time_are_as_good_as_all(how: str, targets: Any, monke
     assert {each for each in wanted if 128 in each or 64 in each} >= {(128, 64), (64, 128), (64, 64)}
     # nothing is kept: attention's four are made once more, but for the three whose gradient the first layer needs not
     assert len(wanted) == 3 * 2 * (4 + 3 * 3) + 3 * 4 - 3
+
+
+def test_a_row_longer_than_a_slice_goes_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "UNPACKS", True)
+    monkeypatch.setattr(layer, "ROWS", 12)
+    model, other = pair(WIDE)
+    assert install.install(other, offload=False)
+    compare(model, other, batch("right"))
+
+
+def test_bits_are_found_where_they_lie_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "UNPACKS", True)
+    model, other = pair(WIDE)
+    lean = install.install(other, offload=False)
+    assert lean is not None
+    for part in lean.made[0].projections():
+        before = part.weight.data
+        part.weight.data = before.clone()
+        before.zero_()  # whoever still looks here computes with nothing
+    compare(model, other, batch("full"))
+
+
+def test_processes_compare_the_scales_of_4_bits_as_well() -> None:
+    _, model = pair(WIDE)
+    before = digests.weights(model)
+    scales = model.base_model.model.model.layers[1].mlp.up_proj.base_layer.weight.quant_state.absmax
+    scales[-1] += 1
+    assert digests.weights(model) != before
 
 
 def test_a_bias_in_the_gated_part_takes_the_usual_way(monkeypatch: pytest.MonkeyPatch) -> None:

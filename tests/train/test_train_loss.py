@@ -26,6 +26,16 @@ def model(request: pytest.FixtureRequest, workshop: Workshop) -> Any:
     return made.train()
 
 
+def test_rows_of_a_chunk_follow_the_tokens() -> None:
+    assert [chunkedloss.fused_at_a_time(256, tokens) for tokens in (100, 4096, 12288, 16384, 10**6)] == [
+        512,
+        512,
+        768,
+        1024,
+        1024,
+    ]
+
+
 def batch(seed: int, rows: int = 3, length: int = 40) -> dict[str, Any]:
     import torch
 

@@ -54,6 +54,7 @@ NOT_RUN = {
     "python -m bench.gpu_runs": "needs a GPU",
     "python -m bench.gpu_cluster": "needs GPUs; --tiny is run on a CPU",
     "python -m bench.gpu_speed": "needs a GPU",
+    "python -m bench.gpu_rounding": "needs a GPU; its --tiny is run on a CPU by tests/train",
     "cp --parents": "copies what only a host with an AMD GPU has",
     "stat -c": "looks at device files of an AMD GPU",
     "sudo firewall-cmd": "would open the firewall of whoever runs the tests",

@@ -33,7 +33,6 @@ def config(model: Any) -> str:
 
 def weights(model: Any, *, learning: bool = False) -> str:
     """Return 16 hex digits of the weights' names, shapes, types and some of their bits: of all, or of what learns."""
-    import torch
 
     found = hashlib.sha256()
     for name, weight in model.named_parameters():
@@ -43,7 +42,17 @@ def weights(model: Any, *, learning: bool = False) -> str:
         found.update(f"{name}{tuple(weight.shape)}{weight.dtype}".encode())
         if not flat.numel() or flat.device.type == "meta":
             continue
-        places = torch.linspace(0, flat.numel() - 1, min(_SOME, flat.numel()), dtype=torch.float64).long()
-        some = flat[places.to(flat.device)].cpu().contiguous()
-        found.update(some.view(torch.uint8).numpy().tobytes())
+        found.update(_some(flat))
+        # the scales of a weight of 4 bits are no weights, and no buffers
+        scales = getattr(getattr(weight, "quant_state", None), "absmax", None)
+        if scales is not None:
+            found.update(_some(scales.reshape(-1)))
     return found.hexdigest()[:16]
+
+
+def _some(flat: Any) -> bytes:
+    """Return some numbers' bytes."""
+    import torch
+
+    places = torch.linspace(0, flat.numel() - 1, min(_SOME, flat.numel()), dtype=torch.float64).long()
+    return bytes(flat[places.to(flat.device)].cpu().contiguous().view(torch.uint8).numpy().tobytes())

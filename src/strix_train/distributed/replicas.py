@@ -1,7 +1,8 @@
 """DDP: each process has the whole model and the same gradients, which torch sums while the backward pass goes on.
 
 torch would do two things that cost and change nothing: send every weight from process 0 when it wraps a model, also
-those that never learn and that all processes have agreed on, and copy summed gradients back out of what was sent.
+those that never learn, which each process has loaded and a few numbers of which were compared (`digests`), and copy
+summed gradients back out of what was sent.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def peak(wish: Wish) -> tuple[Moment, float]:
     some = min(tokens, max(1, ROWS // wish.length) * wish.length)
     block = max(shape.blocks, key=lambda each: each.mlp)
     bits = wish.adapter == "qlora"
-    few = some if bits else min(some, TOKENS)
+    few = min(some, ROWS if bits else TOKENS)
     several = tokens > (ROWS if bits else TOKENS)
     stream, part, piece = (count * shape.hidden * width for count in (tokens, some, few))
     seen = some * block.queries * width

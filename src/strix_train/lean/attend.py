@@ -69,19 +69,9 @@ def again(
 
     `kept`: what `ahead` returned, where that is still there.
     """
-    import torch
-
     how = kernel(q, seen, preferred)
     if how == "any":
-        with torch.enable_grad():
-            parts = [each.detach().requires_grad_() for each in (q, k, v)]
-            out = _any(parts[0], parts[1], parts[2], seen, scale)
-
-        def back_any(grad: Any) -> tuple[Any, Any, Any]:
-            first, second, third = torch.autograd.grad(out, parts, grad)
-            return first, second, third
-
-        return out.detach(), back_any
+        return _recorded(q, k, v, seen, scale)
     out, saved = kept or ahead(q, k, v, seen, scale, preferred)
     if seen.starts is not None:
         return out, lambda grad: _flash_back(grad, (q, k, v, out, saved[0]), saved[1:], seen, scale)
@@ -100,15 +90,47 @@ def by_rows(one: Callable[..., tuple[Any, Any, Any]], *parts: Any) -> tuple[Any,
 
     A kernel works with more than it returns: a gradient in 32 bits, and those of keys and values for each head.
     """
+    return _joined([one(*(each[some] for each in parts)) for some in few_rows(*parts[0].shape[:2])])
+
+
+def few_rows(rows: int, tokens: int) -> list[slice]:
+    """Return slices of rows whose gradients are made together."""
+    step = max(1, BACK // tokens)
+    return [slice(at, min(rows, at + step)) for at in range(0, rows, step)]
+
+
+def _joined(found: list[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
     import torch
 
-    rows, tokens = parts[0].shape[:2]
-    step = max(1, BACK // tokens)
-    found = [one(*(each[at : at + step] for each in parts)) for at in range(0, rows, step)]
     if len(found) == 1:
         return found[0]
     first, second, third = (torch.cat(each) for each in zip(*found, strict=True))
     return first, second, third
+
+
+def _recorded(q: Any, k: Any, v: Any, seen: Seen, scale: float) -> tuple[Any, Back]:
+    """See `again`: with PyTorch's choice of kernel, and the gradient that PyTorch makes of it."""
+    import torch
+
+    # packed texts are told by one mask for all rows
+    several = few_rows(*q.shape[:2]) if seen.starts is None else [slice(0, len(q))]
+    made = []
+    for some in several:
+        own = seen if seen.mask is None else Seen(mask=seen.mask[some])
+        with torch.enable_grad():
+            parts = [each[some].detach().requires_grad_() for each in (q, k, v)]
+            made.append((some, parts, _any(parts[0], parts[1], parts[2], own, scale)))
+
+    def back(grad: Any) -> tuple[Any, Any, Any]:
+        found = []
+        while made:
+            some, parts, out = made.pop(0)
+            first, second, third = torch.autograd.grad(out, parts, grad[some])
+            found.append((first, second, third))
+        return _joined(found)
+
+    outs = [out.detach() for _, _, out in made]
+    return outs[0] if len(outs) == 1 else torch.cat(outs), back
 
 
 def _any(q: Any, k: Any, v: Any, seen: Seen, scale: float) -> Any:

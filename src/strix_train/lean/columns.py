@@ -2,7 +2,8 @@
 
 A weight has to be made before it is multiplied with, so it may as well be made where the adapter stands beside it: the
 product of [x, x A'] with [W, B]' is the layer's result, adapter and all, in one go. And it may be made in parts: with
-`WIDE` columns of the gated product at a time, the weights and what they give take that part of the memory.
+`WIDE` columns of the gated product at a time, the weights and what they give take that part of the memory. Where rows
+come in several slices, the parts are kept until the last of them.
 """
 
 from __future__ import annotations
@@ -210,7 +211,7 @@ def packed(parts: Parts) -> tuple[Packed, Packed, Packed] | None:
     linear = (parts.gate, parts.up, parts.down)
     if any(each.bias is not None for each in linear):
         return None
-    first, second, third = (each.packed for each in linear)
+    first, second, third = (each.stored() for each in linear)
     if first is None or second is None or third is None:
         return None
     even = all(each.block <= _EVEN and _EVEN % each.block == 0 for each in (first, second, third))

@@ -17,22 +17,21 @@ class Gradients:
     """The gradients of adapters' weights, summed in 32 bits over slices; by weight."""
 
     def __init__(self) -> None:
-        self._sums: dict[int, tuple[Any, float]] = {}
+        # by scale: adapters that share a weight may have several
+        self._sums: dict[int, dict[float, Any]] = {}
 
     def add(self, weight: Any, found: Any, scale: float = 1.0) -> None:
-        """Add what one slice gives, times `scale`, which is the same for all slices of a weight."""
-        before = self._sums.get(id(weight))
-        if before is None:
-            self._sums[id(weight)] = (found, scale)
-        else:
-            # the first one is widened where there is a second
-            self._sums[id(weight)] = (before[0].float().add_(found), scale)
+        """Add what one slice gives, times `scale`."""
+        sums = self._sums.setdefault(id(weight), {})
+        before = sums.get(scale)
+        # the first one is widened where there is a second
+        sums[scale] = found if before is None else before.float().add_(found)
 
     def take(self, weights: Sequence[Any]) -> list[Any]:
         """Return the gradients of weights, each in its own type; one that nothing was added to is None."""
         import torch
 
-        sums = [self._sums.pop(id(weight), None) for weight in weights]
+        sums = [_one(self._sums.pop(id(weight), {})) for weight in weights]
         made = [None if each is None else torch.empty_like(weight) for weight, each in zip(weights, sums, strict=True)]
         pairs = [(to, *each) for to, each in zip(made, sums, strict=True) if each is not None]
         if pairs:
@@ -40,6 +39,13 @@ class Gradients:
             torch._foreach_copy_([to for to, _, _ in pairs], [found for _, found, _ in pairs])
             torch._foreach_mul_([to for to, _, _ in pairs], [scale for _, _, scale in pairs])
         return made
+
+
+def _one(sums: dict[float, Any]) -> tuple[Any, float] | None:
+    """Return one sum and its scale, of those of several scales; None where there is none."""
+    if len(sums) < 2:
+        return next(((found, scale) for scale, found in sums.items()), None)
+    return sum(found.float() * scale for scale, found in sums.items()), 1.0
 
 
 def cast(groups: Sequence[Shared]) -> None:

@@ -43,13 +43,19 @@ class Projection:
         """Whether the weight has to be made before it is multiplied with."""
         return getattr(self.weight, "quant_state", None) is not None
 
+    def stored(self) -> Packed | None:
+        """Return the bits of a weight of 4 bits that can be made in parts, where they lie now."""
+        if self.packed is None or self.packed.data.data_ptr() == self.weight.data_ptr():
+            return self.packed
+        return fourbit.of(self.weight)
+
     def dense(self, dtype: Any, small: ModuleType) -> Any:
         """Return the weight (outputs, inputs) as it is multiplied with; `small`: the module of the small steps."""
         state = getattr(self.weight, "quant_state", None)
         if state is None:
             return self.weight if self.weight.dtype == dtype else self.weight.to(dtype)
-        packed = self.packed
-        if packed is not None and small.UNPACKS:
+        packed = self.stored() if small.UNPACKS else None
+        if packed is not None:
             out = packed.data.new_empty(packed.rows, packed.columns, dtype=dtype)
             return small.unpack(packed, slice(0, packed.rows), slice(0, packed.columns), out)
         from bitsandbytes.functional import dequantize_4bit
