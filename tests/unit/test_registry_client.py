@@ -253,6 +253,32 @@ def test_no_login_and_a_wrong_one_are_told_apart(served: Double) -> None:
         registry(served, Login("me", "wrong")).manifest("none")
 
 
+@pytest.mark.parametrize("login", [Login("me", "secret"), Login(token="identity")], ids=["password", "token"])
+@pytest.mark.parametrize("kind", ["bearer", "basic"])
+def test_a_storage_that_wants_a_login_gets_none(served: Double, tmp_path: Path, login: Login, kind: str) -> None:
+    heard: list[str | None] = []
+
+    def send_on(handler: Handler) -> bool:
+        heard.append(handler.headers.get("Authorization"))
+        handler.answer(307, Location=f"{storage.address}{handler.path}")
+        return True
+
+    def greedy(handler: Handler) -> bool:
+        heard.append(handler.headers.get("Authorization"))
+        challenge = 'Basic realm="x"' if kind == "basic" else f'Bearer realm="{storage.address}/token",service="x"'
+        handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+        handler.answer(401, WWW_Authenticate=challenge)
+        return True
+
+    served.faults = [send_on]
+    with double() as storage:
+        storage.faults = [greedy]
+        with pytest.raises(Denied, match=r"could not pull from 127.*check what this login may do"):
+            registry(served, login).download(blob().descriptor, tmp_path / "blob", lambda done: None)
+        assert storage.log == [f"GET /v2/a/b/blobs/{blob().descriptor.digest}"]
+    assert heard == [None, None]
+
+
 @pytest.mark.parametrize("token", [b"[]", b"{}", b'{"token": 3}', b"no json"])
 def test_a_token_that_is_none(served: Double, token: bytes) -> None:
     def useless(handler: Handler) -> bool:

@@ -132,11 +132,12 @@ class Http:
         stream: bool,
         scopes: tuple[str, ...],
     ) -> requests.Response:
-        """One request, and a second one with a token where the registry wants that."""
+        """One request, and a second one with a token where the registry itself wants that."""
         scope = " ".join((f"repository:{self.repository.path}:pull{',push' if write else ''}", *scopes))
         answer = self._send(method, url, headers, body, stream, scope)
         challenge = answer.headers.get("WWW-Authenticate", "")
-        if answer.status_code != 401 or not ours(self.repository, url):
+        # a storage that we were sent on to may ask for a login as well, and gets none
+        if answer.status_code != 401 or not ours(self.repository, answer.url):
             return answer
         if challenge.lower().startswith("bearer "):
             answer.close()
