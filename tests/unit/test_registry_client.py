@@ -7,12 +7,16 @@ import gc
 import json
 import os
 import socket
+import threading
+import time
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from strix_finetune.errors import WorkError
 from strix_finetune.netconf import NetSettings
 from strix_finetune.oci.descriptor import LAYER_GZIP, MANIFEST, Content, Descriptor, digest_of, image_manifest
 from strix_finetune.registry import login, repository, uploads
@@ -382,6 +386,61 @@ def test_a_download_of_an_earlier_process_is_gone_on_with(served: Double, tmp_pa
     (tmp_path / "blob").unlink()
     (tmp_path / "blob.part").write_bytes(b"x" * 90_000)
     client.download(blob().descriptor, tmp_path / "blob", heard.append)
+    assert (tmp_path / "blob").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
+def test_two_that_fetch_the_same_at_once(served: Double, tmp_path: Path, cut: bool) -> None:
+    """As two processes do that share a cache: the second waits, and takes what the first has, or goes on with it."""
+    begun = threading.Event()
+
+    def slow(handler: Handler) -> bool:
+        served.faults.clear()
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(CONTENT)))
+        handler.end_headers()
+        handler.wfile.write(CONTENT[:70_000])
+        handler.wfile.flush()
+        begun.set()
+        # as long as the second takes to do what it should not
+        time.sleep(0.3)
+        if cut:
+            served.faults = [times(6, 503)]
+            handler.cut()
+        else:
+            handler.wfile.write(CONTENT[70_000:])
+        return True
+
+    registry(served).upload(blob(), lambda done: None)
+    served.faults = [slow]
+    heard: list[int] = []
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(registry(served).download, blob().descriptor, tmp_path / "blob", lambda done: None)
+        assert begun.wait(5)
+        second = pool.submit(registry(served).download, blob().descriptor, tmp_path / "blob", heard.append)
+        assert second.exception() is None
+        assert isinstance(first.exception(), Unreachable) if cut else first.exception() is None
+    assert (tmp_path / "blob").read_bytes() == CONTENT
+    assert [file.name for file in tmp_path.iterdir()] == ["blob"]
+    assert heard[-1] == len(CONTENT)
+    assert heard[0] > 60_000
+    assert len(served.requests("GET")) == (8 if cut else 1)
+
+
+def test_a_part_that_another_program_removes_or_changes_gets_no_name(served: Double, tmp_path: Path) -> None:
+    client = registry(served)
+    client.upload(blob(), lambda done: None)
+    part = tmp_path / "blob.part"
+
+    def change(done: int) -> None:
+        with part.open("ab") as out:
+            out.write(b"x")
+
+    for fault in (lambda done: part.unlink(missing_ok=True), change):
+        with pytest.raises(WorkError, match=r"blob.part: another program took or changed this file; try again"):
+            client.download(blob().descriptor, tmp_path / "blob", fault)
+        assert not (tmp_path / "blob").exists()
+    client.download(blob().descriptor, tmp_path / "blob", lambda done: None)
     assert (tmp_path / "blob").read_bytes() == CONTENT
 
 

@@ -118,7 +118,11 @@ class Registry:
         return uploads.Upload(self.http, content, progress).run(mount_from)
 
     def download(self, wanted: Descriptor, path: Path, progress: Progress) -> None:
-        """Fetch a blob into a file, which exists only once it is whole and right; a cut one is gone on with."""
+        """Fetch a blob into a file, which exists only once it is whole and right; a cut one is gone on with.
+
+        Who wants a file that another process or thread is fetching waits for that. Raises WorkError beside the usual
+        for what the disk refuses.
+        """
         downloads.Download(self.http, wanted, path, progress).run()
 
     def small(self, wanted: Descriptor) -> bytes:

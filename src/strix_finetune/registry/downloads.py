@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from strix_finetune import fetch
-from strix_finetune.errors import Problem
+from strix_finetune.errors import Place, Problem, WorkError
 from strix_finetune.oci.descriptor import Descriptor
 from strix_finetune.registry.faults import Unreachable, Untrusted
 from strix_finetune.registry.http import Http
@@ -24,51 +26,79 @@ _CUT = "the connection was cut"
 
 
 class Download:
-    """One blob on its way into `path`; before it is whole it lies beside that, with the ending `.part`."""
+    """One blob on its way into `path`; before it is whole it lies beside that, locked, with the ending `.part`."""
 
     def __init__(self, http: Http, wanted: Descriptor, path: Path, progress: Callable[[int], None]) -> None:
         self._http, self._wanted, self._path, self._progress = http, wanted, path, progress
+        self._part = path.with_name(f"{path.name}.part")
         self._hasher: Any = hashlib.sha256()
         self._done = 0
 
     def run(self) -> None:
-        if fetch.is_whole(self._path, self._wanted.digest.removeprefix("sha256:"), self._wanted.size):
-            self._progress(self._wanted.size)
-            return
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        part = self._path.with_name(f"{self._path.name}.part")
-        with part.open("a+b") as out:
-            out.seek(0)
-            while piece := out.read(_BLOCK):
-                self._hasher.update(piece)
-                self._done += len(piece)
-            resumed, fruitless = self._done > 0, 0
-            while self._done < self._wanted.size:
-                before = self._done
-                fault = self._attempt(out)
-                fruitless = 0 if self._done > before else fruitless + 1
-                if fault and fruitless >= _FRUITLESS:
-                    raise fault
-                resumed = resumed or self._done < self._wanted.size
-            out.flush()
-            right = self._done == self._wanted.size and f"sha256:{self._hasher.hexdigest()}" == self._wanted.digest
-            if not right and resumed:
-                # put together from several answers, of which one may have been wrong: once more in one piece
-                self._restart(out)
-                fault = self._attempt(out)
-                if fault:
-                    raise fault
-                out.flush()
-                right = f"sha256:{self._hasher.hexdigest()}" == self._wanted.digest
-        if not right:
-            part.unlink()
+        while not self._is_there():
+            with self._part.open("a+b") as out:
+                # whoever waits for another process or thread finds its file, or goes on with what it left
+                fcntl.flock(out, fcntl.LOCK_EX)
+                if not self._is_part(out):
+                    continue
+                if self._is_there():
+                    self._part.unlink()
+                    continue
+                self._fill(out)
+                self._finish(out)
+                return
+        self._progress(self._wanted.size)
+
+    def _is_there(self) -> bool:
+        return fetch.is_whole(self._path, self._wanted.digest.removeprefix("sha256:"), self._wanted.size)
+
+    def _is_part(self, out: IO[bytes]) -> bool:
+        """Whether an open file still lies where parts do: it may have got its name meanwhile, or be gone."""
+        try:
+            return os.path.samestat(os.fstat(out.fileno()), self._part.stat())
+        except FileNotFoundError:
+            return False
+
+    def _fill(self, out: IO[bytes]) -> None:
+        """Add what is missing. Raises Unreachable where too little comes of it."""
+        out.seek(0)
+        while piece := out.read(_BLOCK):
+            self._hasher.update(piece)
+            self._done += len(piece)
+        resumed, fruitless = self._done > 0, 0
+        while self._done < self._wanted.size:
+            before = self._done
+            fault = self._attempt(out)
+            fruitless = 0 if self._done > before else fruitless + 1
+            if fault and fruitless >= _FRUITLESS:
+                raise fault
+            resumed = resumed or self._done < self._wanted.size
+        if resumed and not self._is_right():
+            # put together from several answers, of which one may have been wrong: once more in one piece
+            self._restart(out)
+            fault = self._attempt(out)
+            if fault:
+                raise fault
+
+    def _is_right(self) -> bool:
+        return self._done == self._wanted.size and f"sha256:{self._hasher.hexdigest()}" == self._wanted.digest
+
+    def _finish(self, out: IO[bytes]) -> None:
+        """Give the file its name. What was hashed is what lies in it: nobody else has written since it was locked."""
+        out.flush()
+        if not self._is_part(out) or os.fstat(out.fileno()).st_size != self._done:
+            # a lock holds off nobody who asks for none
+            raise WorkError(Problem("another program took or changed this file", Place(self._part), "try again"))
+        if not self._is_right():
+            self._part.unlink()
             raise Untrusted(
                 Problem(
                     f"{self._http.repository.at(self._wanted.digest)} is not what its digest says",
                     cure="do not use this registry before somebody has found out why",
                 )
             )
-        part.replace(self._path)
+        self._part.replace(self._path)
 
     def _attempt(self, out: IO[bytes]) -> Unreachable | None:
         """Read on from where the last attempt ended; returns the fault that ended it before its time."""
