@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
 import io
 import json
+import lzma
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,18 +34,13 @@ from strix_finetune.registry.parts import Parts
 from strix_finetune.resolve import image
 from strix_finetune.vendor import images, manifest
 from tests.unit.registry_double import ANYBODY, Double, double
+from tests.unit.tars import tar
 
 STATUS = "Package: {name}\nStatus: install ok installed\nVersion: 1\nArchitecture: amd64\n"
 
 
 def layer(files: dict[str, str]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content.encode()))
-    return gzip.compress(buffer.getvalue(), mtime=0)
+    return gzip.compress(tar({name: content.encode() for name, content in files.items()}), mtime=0)
 
 
 @dataclass
@@ -169,6 +166,20 @@ def test_a_layer_that_is_packed_by_zstd(tmp_path: Path) -> None:
     assert images.read_installed([tmp_path / "layer"]).versions == [("bash", "1", "amd64")]
 
 
+@pytest.mark.parametrize("pack", [bz2.compress, lzma.compress, bytes], ids=["bzip2", "xz", "none"])
+def test_a_layer_that_is_packed_as_engines_load_it_too(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    content = gzip.decompress(layer({"var/lib/dpkg/status": STATUS.format(name="bash")}))
+    (tmp_path / "layer").write_bytes(pack(content))
+    assert images.read_installed([tmp_path / "layer"]).versions == [("bash", "1", "amd64")]
+
+
+def test_a_hard_link_to_a_file_of_a_layer_below(tmp_path: Path) -> None:
+    status = STATUS.format(name="bash").encode()
+    (tmp_path / "0").write_bytes(tar({"var/lib/dpkg/status": status, "usr/bin/perl": b"x"}))
+    (tmp_path / "1").write_bytes(tar({"usr/bin/perl5": ("hard", "usr/bin/perl"), "usr/bin/perl": ("hard", "perl5")}))
+    assert images.read_installed([tmp_path / "0", tmp_path / "1"]).versions == [("bash", "1", "amd64")]
+
+
 @pytest.mark.parametrize("content", [b"\x28\xb5\x2f\xfd zstd", b"\x1f\x8b gzip", b"BZh9", gzip.compress(b"x")])
 def test_a_layer_that_is_packed_otherwise_or_wrongly(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "layer").write_bytes(content)
@@ -179,8 +190,8 @@ def test_a_layer_that_is_packed_otherwise_or_wrongly(content: bytes, tmp_path: P
 def test_an_engine_gets_it_as_an_archive(registry: Registry, tmp_path: Path) -> None:
     root = vendored(registry, tmp_path)
     stream = io.BytesIO(b"".join(images.archive(registry.name, registry.index, root)))
-    with tarfile.open(fileobj=stream) as tar:
-        files = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+    with tarfile.open(fileobj=stream) as held:
+        files = {member.name: held.extractfile(member).read() for member in held}  # type: ignore[union-attr]
     [row] = json.loads(files.pop("manifest.json"))
     assert row["RepoTags"] == [f"localhost/strix-finetune/vendored:{registry.index[7:19]}"]
     assert {row["Config"], *row["Layers"]} == set(files)

@@ -12,7 +12,7 @@ from typing import IO, Any
 from strix_finetune.engine import archive
 from strix_finetune.engine.base import Engine
 from strix_finetune.errors import EngineError, Problem
-from strix_finetune.oci.tree import OPAQUE, WHITEOUT, Entry, Kind
+from strix_finetune.oci.tree import NOWHERE, OPAQUE, WHITEOUT, Entry, Kind
 
 _BLOCK = 1024 * 1024
 _XATTR = "SCHILY.xattr."
@@ -81,13 +81,22 @@ def read_image(
 
 
 def read_layer(
-    layer: tarfile.TarFile, number: int, *, spool: Spool | None = None, keep: Keep = lambda path: False
+    layer: tarfile.TarFile,
+    number: int,
+    *,
+    spool: Spool | None = None,
+    keep: Keep = lambda path: False,
+    kept_alone: bool = False,
 ) -> RawLayer:
-    """Read one layer's tar. `number` is what `Entry.where` calls it."""
+    """Read one layer's tar. `number` is what `Entry.where` calls it.
+
+    `kept_alone`: of other files than those that `keep` names the content is passed over, and a hard link may be to a
+    file of a layer below, which is not looked for. Otherwise such a link raises EngineError.
+    """
     found = RawLayer()
     by_path: dict[str, Entry] = {}
     with spool(number) if spool else nullcontext() as copy:
-        _read_members(layer, number, found, by_path, keep, copy)
+        _read_members(layer, number, found, by_path, keep, kept_alone, copy)
     found.entries = list(by_path.values())
     return found
 
@@ -98,6 +107,7 @@ def _read_members(
     found: RawLayer,
     by_path: dict[str, Entry],
     keep: Keep,
+    kept_alone: bool,
     copy: IO[bytes] | None,
 ) -> None:
     for member in layer:
@@ -108,7 +118,7 @@ def _read_members(
         elif name.startswith(WHITEOUT):
             found.gone.append(f"{folder}/{name[len(WHITEOUT) :]}".lstrip("/"))
         elif path:
-            by_path[path] = _entry(layer, member, path, number, by_path, found, keep, copy)
+            by_path[path] = _entry(layer, member, path, number, by_path, found, keep, kept_alone, copy)
         # the list of members would grow with the layer
         layer.members = []  # type: ignore[attr-defined]
 
@@ -121,6 +131,7 @@ def _entry(
     by_path: Mapping[str, Entry],
     found: RawLayer,
     keep: Keep,
+    kept_alone: bool,
     copy: IO[bytes] | None,
 ) -> Entry:
     xattrs = tuple(
@@ -130,16 +141,18 @@ def _entry(
             if name.startswith(_XATTR) and not name.removeprefix(_XATTR).startswith(_FOREIGN_XATTRS)
         )
     )
-    if member.islnk():
-        first = by_path.get(_path(member.linkname))
-        if first is None:
-            raise EngineError(Problem(f"a layer has {path} as a link to {member.linkname}, which is not in it"))
+    first = by_path.get(_path(member.linkname)) if member.islnk() else None
+    if first is not None:
         return replace(first, path=path)
+    if member.islnk() and not kept_alone:
+        raise EngineError(Problem(f"a layer has {path} as a link to {member.linkname}, which is not in it"))
     common = (path, _KINDS.get(member.type, Kind.FILE), member.mode & 0o7777, member.uid, member.gid)
     mtime = int(member.mtime)
-    if not member.isfile():
+    if not member.isfile() and not member.islnk():
         device = (member.devmajor, member.devminor)
         return Entry(*common, mtime, target=member.linkname, xattrs=xattrs, device=device)
+    if member.islnk() or (kept_alone and not keep(path)):
+        return Entry(*common, mtime, size=member.size, xattrs=xattrs, inode=(number, path), where=NOWHERE)
     digest = hashlib.sha256()
     offset = copy.tell() if copy else 0
     handle = layer.extractfile(member)

@@ -97,7 +97,11 @@ def pushed(registry: Registry, reference: str, folder: Path | None = None) -> Wh
     return assembled(name, raw, stored=sum(part.size for part in (image.config, *image.layers)))
 
 
-def stored_layer(path: Path, number: int, keep: Keep) -> RawLayer:
-    """A layer in a file, packed or not. Raises tarfile.TarError, EOFError or gzip.BadGzipFile for what is none."""
-    with path.open("rb") as stored, unpacked(stored) as plain, tarfile.open(fileobj=plain, mode="r|") as tar:
-        return read_layer(tar, number, keep=keep)
+def stored_layer(path: Path, number: int, keep: Keep, *, kept_alone: bool = False) -> RawLayer:
+    """A layer in a file, packed or not, read as `read_layer` does.
+
+    Raises tarfile.TarError, EOFError or gzip.BadGzipFile for what is none.
+    """
+    # "*": of bzip2 and xz tarfile knows itself
+    with path.open("rb") as stored, unpacked(stored) as plain, tarfile.open(fileobj=plain, mode="r|*") as tar:
+        return read_layer(tar, number, keep=keep, kept_alone=kept_alone)

@@ -92,7 +92,7 @@ def read_installed(layers: Sequence[Path]) -> Installed:
     found: list[RawLayer] = []
     for number, path in enumerate(layers):
         try:
-            found.append(whole.stored_layer(path, number, lambda inside: inside in (STATUS, EXTENDED)))
+            found.append(whole.stored_layer(path, number, (STATUS, EXTENDED).__contains__, kept_alone=True))
         except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
             cure = "use an image that is packed by gzip or zstd"
             raise FetchFailed(Problem(f"this layer cannot be read ({error})", Place(path), cure)) from None
