@@ -139,6 +139,9 @@ def writing(file: str, folder: Path) -> Iterator[None]:
     """While `file` is written. Raises WorkError for what the file system says."""
     try:
         yield
+    except BrokenPipeError:
+        # nobody hears of the progress: that is no fault of the file
+        raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise WorkError(f"the disk is full, {file} does not fit", cure=f"make room in {folder}") from None

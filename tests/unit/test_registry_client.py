@@ -6,7 +6,9 @@ import base64
 import gc
 import json
 import os
+import resource
 import socket
+import stat
 import threading
 import time
 import weakref
@@ -442,6 +444,46 @@ def test_a_part_that_another_program_removes_or_changes_gets_no_name(served: Dou
         assert not (tmp_path / "blob").exists()
     client.download(blob().descriptor, tmp_path / "blob", lambda done: None)
     assert (tmp_path / "blob").read_bytes() == CONTENT
+
+
+def test_a_disk_that_does_not_take_it(served: Double, tmp_path: Path) -> None:
+    client = registry(served)
+    client.upload(blob(), lambda done: None)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        with pytest.raises(WorkError, match=rf"127.*@sha256:.* cannot be written to {tmp_path} \(File too large\)"):
+            client.download(blob().descriptor, tmp_path / "blob", lambda done: None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert len(served.requests("GET")) == 1
+
+
+def test_a_folder_that_cannot_be_made(served: Double, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(WorkError, match=rf"127.*@sha256:.* cannot be written to {tmp_path}/file/x \(Not a directory\)"):
+        registry(served).download(blob().descriptor, tmp_path / "file/x/blob", lambda done: None)
+
+
+def test_nobody_who_hears_of_the_progress_is_no_fault_of_the_disk(served: Double, tmp_path: Path) -> None:
+    def progress(done: int) -> None:
+        raise BrokenPipeError
+
+    client = registry(served)
+    client.upload(blob(), lambda done: None)
+    with pytest.raises(BrokenPipeError):
+        client.download(blob().descriptor, tmp_path / "blob", progress)
+
+
+def test_a_file_is_for_all_whatever_the_umask(served: Double, tmp_path: Path) -> None:
+    client = registry(served)
+    client.upload(blob(), lambda done: None)
+    before = os.umask(0o077)
+    try:
+        client.download(blob().descriptor, tmp_path / "blob", lambda done: None)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "blob").stat().st_mode) == 0o644
 
 
 def test_a_download_that_brings_nothing_ends(served: Double, tmp_path: Path) -> None:

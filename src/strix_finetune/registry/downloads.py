@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -35,20 +35,25 @@ class Download:
         self._done = 0
 
     def run(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        while not self._is_there():
-            with self._part.open("a+b") as out:
-                # whoever waits for another process or thread finds its file, or goes on with what it left
-                fcntl.flock(out, fcntl.LOCK_EX)
-                if not self._is_part(out):
-                    continue
-                if self._is_there():
-                    self._part.unlink()
-                    continue
-                self._fill(out)
-                self._finish(out)
-                return
+        with fetch.writing(self._place, self._path.parent):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            while not self._is_there():
+                with self._part.open("a+b") as out:
+                    # whoever waits for another process or thread finds its file, or goes on with what it left
+                    fcntl.flock(out, fcntl.LOCK_EX)
+                    if not self._is_part(out):
+                        continue
+                    if self._is_there():
+                        self._part.unlink()
+                        continue
+                    self._fill(out)
+                    self._finish(out)
+                    return
         self._progress(self._wanted.size)
+
+    @property
+    def _place(self) -> str:
+        return self._http.repository.at(self._wanted.digest)
 
     def _is_there(self) -> bool:
         return fetch.is_whole(self._path, self._wanted.digest.removeprefix("sha256:"), self._wanted.size)
@@ -92,18 +97,14 @@ class Download:
             raise WorkError(Problem("another program took or changed this file", Place(self._part), "try again"))
         if not self._is_right():
             self._part.unlink()
-            raise Untrusted(
-                Problem(
-                    f"{self._http.repository.at(self._wanted.digest)} is not what its digest says",
-                    cure="do not use this registry before somebody has found out why",
-                )
-            )
+            cure = "do not use this registry before somebody has found out why"
+            raise Untrusted(Problem(f"{self._place} is not what its digest says", cure=cure))
+        # others use the folder, too: a strict umask would keep the file from them
+        os.fchmod(out.fileno(), 0o644)
         self._part.replace(self._path)
 
     def _attempt(self, out: IO[bytes]) -> Unreachable | None:
         """Read on from where the last attempt ended; returns the fault that ended it before its time."""
-        import requests
-
         headers = {"Range": f"bytes={self._done}-"} if self._done else {}
         url = self._http.repository.url(f"blobs/{self._wanted.digest}")
         doing = f"pull from {self._http.repository}"
@@ -113,20 +114,13 @@ class Download:
                 self._restart(out)
             if answer.status_code == 416:
                 return Unreachable(f"could not {doing}: {_CUT}")
-            try:
-                for piece in answer.iter_content(_BLOCK):
-                    if self._done + len(piece) > self._wanted.size:
-                        raise Untrusted(f"{self._http.repository.at(self._wanted.digest)} is longer than it says")
-                    out.write(piece)
-                    self._hasher.update(piece)
-                    self._done += len(piece)
-                    self._progress(self._done)
-            except requests.RequestException:
-                out.flush()
-            except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                out.flush()
+            for piece in _pieces(answer):
+                if self._done + len(piece) > self._wanted.size:
+                    raise Untrusted(f"{self._place} is longer than it says")
+                out.write(piece)
+                self._hasher.update(piece)
+                self._done += len(piece)
+                self._progress(self._done)
         if self._done < self._wanted.size:
             return Unreachable(Problem(f"could not {doing}: {_CUT}", cure="try again: what came is kept"))
         return None
@@ -135,6 +129,15 @@ class Download:
         out.seek(0)
         out.truncate()
         self._hasher, self._done = hashlib.sha256(), 0
+
+
+def _pieces(answer: requests.Response) -> Iterator[bytes]:
+    """What comes of an answer before its end or a cut: a fault of the network, unlike one of whoever takes the pieces,
+    is no more than that."""
+    import requests
+
+    with suppress(requests.RequestException, OSError):
+        yield from answer.iter_content(_BLOCK)
 
 
 def _begins(answer: requests.Response, at: int) -> bool:
