@@ -23,7 +23,7 @@ from strix_finetune.netconf import NetSettings
 from strix_finetune.oci.descriptor import LAYER_GZIP, MANIFEST, Content, Descriptor, digest_of, image_manifest
 from strix_finetune.registry import login, repository, uploads
 from strix_finetune.registry.client import Registry
-from strix_finetune.registry.faults import Denied, RegistryError, Unreachable, Untrusted
+from strix_finetune.registry.faults import Denied, Missing, RegistryError, Unreachable, Untrusted
 from strix_finetune.registry.http import Http, safe
 from strix_finetune.registry.login import Login
 from strix_finetune.registry.repository import Repository
@@ -484,6 +484,14 @@ def test_a_file_is_for_all_whatever_the_umask(served: Double, tmp_path: Path) ->
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "blob").stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize("status", [404, 410])
+def test_a_blob_that_is_gone(served: Double, tmp_path: Path, status: int) -> None:
+    served.faults = [times(1, status)]
+    words = rf"the registry has no 127.*/a/b@{blob().descriptor.digest}; have it pushed again, or name another image"
+    with pytest.raises(Missing, match=words):
+        registry(served).download(blob().descriptor, tmp_path / "blob", lambda done: None)
 
 
 def test_a_download_that_brings_nothing_ends(served: Double, tmp_path: Path) -> None:

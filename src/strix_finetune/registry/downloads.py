@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 from strix_finetune import fetch
 from strix_finetune.errors import Place, Problem, WorkError
 from strix_finetune.oci.descriptor import Descriptor
-from strix_finetune.registry.faults import Unreachable, Untrusted
+from strix_finetune.registry.faults import Missing, Unreachable, Untrusted
 from strix_finetune.registry.http import Http
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # of a block that is cut nothing is handed over
 _BLOCK = 1 << 15
 _FRUITLESS = 5
+_MISSING = (404, 410)
 _CUT = "the connection was cut"
 
 
@@ -108,8 +109,11 @@ class Download:
         headers = {"Range": f"bytes={self._done}-"} if self._done else {}
         url = self._http.repository.url(f"blobs/{self._wanted.digest}")
         doing = f"pull from {self._http.repository}"
-        answer = self._http.ask("GET", url, doing=doing, ok=(200, 206, 416), headers=headers, stream=True)
+        answer = self._http.ask("GET", url, doing=doing, ok=(200, 206, 416, *_MISSING), headers=headers, stream=True)
         with answer:
+            if answer.status_code in _MISSING:
+                cure = "have it pushed again, or name another image"
+                raise Missing(Problem(f"the registry has no {self._place}", cure=cure))
             if answer.status_code != 206 or not _begins(answer, self._done):
                 self._restart(out)
             if answer.status_code == 416:

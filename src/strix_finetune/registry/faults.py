@@ -21,6 +21,10 @@ class Denied(RegistryError):
     """It does not let us: there is no login, or it is not enough."""
 
 
+class Missing(RegistryError):
+    """It does not have a blob, or has it no more."""
+
+
 class Untrusted(RegistryError):
     """What it serves is not what it says it is. Nothing of it was kept."""
 

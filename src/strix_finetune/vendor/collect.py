@@ -19,6 +19,7 @@ from strix_finetune.events import Vendored
 from strix_finetune.fetch import Gone
 from strix_finetune.netconf import NetSettings
 from strix_finetune.oci.descriptor import Descriptor
+from strix_finetune.registry.faults import Missing
 from strix_finetune.resolve import image
 from strix_finetune.vendor import aptmirror, images, manifest, plan, steps, wheels
 from strix_finetune.vendor.manifest import Entry, Manifest
@@ -54,7 +55,7 @@ def vendor(workspace: Workspace, settings: NetSettings, folder: Path, say: Say, 
         work = _Work(workspace, settings, folder, say)
         try:
             fetched = work.fetch(listed.needs(name))
-        except Gone:
+        except (Gone, Missing):
             if not known:
                 raise
             # what the folder was begun with is gone; perhaps there is something newer that fits the lock
