@@ -42,6 +42,29 @@ def test_what_is_not_text_in_a_platform_is_passed_over() -> None:
     assert Descriptor.from_json(row).platform == {"os": "linux"}
 
 
+@pytest.mark.parametrize(
+    ("document", "told", "found"),
+    [
+        ({"mediaType": descriptor.DOCKER_INDEX, "manifests": []}, descriptor.INDEX, descriptor.DOCKER_INDEX),
+        ({"mediaType": descriptor.MANIFEST, "layers": []}, descriptor.INDEX, descriptor.MANIFEST),
+        ({"mediaType": "x/y", "layers": []}, descriptor.DOCKER_MANIFEST, descriptor.DOCKER_MANIFEST),
+        ({"manifests": []}, descriptor.DOCKER_INDEX, descriptor.DOCKER_INDEX),
+        ({"manifests": []}, "text/plain", descriptor.INDEX),
+        ({"mediaType": 3, "layers": []}, "", descriptor.MANIFEST),
+        ({"manifests": [], "layers": []}, "application/json", "application/json"),
+        ({}, "application/json", "application/json"),
+        ([], "", ""),
+    ],
+)
+def test_what_a_manifest_is(document: object, told: str, found: str) -> None:
+    assert descriptor.manifest_type(json.dumps(document).encode(), told) == found
+
+
+@pytest.mark.parametrize("document", [b"", b"\xff", b"[" * 100_000])
+def test_what_is_no_json_is_what_it_is_served_as(document: bytes) -> None:
+    assert descriptor.manifest_type(document, "a/b") == "a/b"
+
+
 def test_a_manifest_follows_from_what_is_given_alone() -> None:
     config, layer = Content.of(descriptor.CONFIG, b"{}"), Content.of(descriptor.LAYER_TAR, b"layer")
     one = descriptor.image_manifest(config.descriptor, (layer.descriptor,), {"b": "2", "a": "1"})

@@ -140,6 +140,20 @@ def test_the_layout_is_one_that_others_read(registry: Registry, tmp_path: Path) 
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
 
 
+@pytest.mark.parametrize("told", ["", "application/json", "text/plain; charset=utf-8"])
+def test_a_server_that_knows_no_types_of_manifests(registry: Registry, tmp_path: Path, told: str) -> None:
+    """A proxy or a server of files: what is written down is what the documents are, and not what they came as."""
+    wanted = registry.contents().manifests
+    held = registry.double.manifests
+    held.update({name: (told, body) for name, (_, body) in held.items()})
+    assert registry.contents().manifests == wanted
+    index = vendored(registry, tmp_path) / "images" / registry.host / "library/debian/index.json"
+    assert [row["mediaType"] for row in json.loads(index.read_text())["manifests"]] == [INDEX]
+    alone = registry.contents(wanted[-1].digest)
+    made = images.layout(registry.name, alone)[f"{images.folder(registry.name)}/index.json"]
+    assert [row["mediaType"] for row in json.loads(made)["manifests"]] == [MANIFEST]
+
+
 def test_what_dpkg_has_in_it_is_what_the_last_layer_says(registry: Registry, tmp_path: Path) -> None:
     root = vendored(registry, tmp_path)
     _, _, layers = images.parts(registry.name, registry.index, root)

@@ -21,6 +21,8 @@ LAYER_ZSTD = "application/vnd.oci.image.layer.v1.tar+zstd"
 EMPTY = "application/vnd.oci.empty.v1+json"
 DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+# what an image may begin with
+MANIFESTS = (INDEX, MANIFEST, DOCKER_INDEX, DOCKER_MANIFEST)
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -37,6 +39,24 @@ def is_digest(text: str) -> bool:
 def canonical(document: Mapping[str, Any]) -> bytes:
     """JSON whose bytes, and so its digest, follow from its content alone."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def manifest_type(document: bytes, told: str) -> str:
+    """What a manifest or index is: as it says itself, else as it was served (`told`), else by what it holds.
+
+    Servers of files, and proxies, know no type but that of JSON or text. What is neither keeps the type that was told.
+    """
+    try:
+        read = json.loads(document)
+    except (ValueError, RecursionError):
+        return told
+    said = read if isinstance(read, dict) else {}
+    for name in (said.get("mediaType"), told):
+        if name in MANIFESTS:
+            return str(name)
+    # one that holds both would be what each reader makes of it
+    held = [kind for name, kind in (("manifests", INDEX), ("layers", MANIFEST)) if name in said]
+    return held[0] if len(held) == 1 else told
 
 
 @dataclass(frozen=True, slots=True)

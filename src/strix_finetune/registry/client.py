@@ -17,7 +17,7 @@ from strix_finetune.registry.faults import RegistryError, Untrusted
 from strix_finetune.registry.http import Http
 from strix_finetune.registry.repository import Repository
 
-ACCEPT = ", ".join((descriptor.INDEX, descriptor.MANIFEST, descriptor.DOCKER_INDEX, descriptor.DOCKER_MANIFEST))
+ACCEPT = ", ".join(descriptor.MANIFESTS)
 _LARGEST = 8 << 20
 _PAGES = 1000
 
@@ -62,9 +62,10 @@ class Registry:
             if answer.status_code == 404:
                 return None
             body = downloads.whole(answer, doing, _LARGEST)
-        served = Served(answer.headers.get("Content-Type", "").partition(";")[0].strip(), body)
-        told = answer.headers.get("Docker-Content-Digest") or served.digest
-        wanted = reference if descriptor.is_digest(reference) else told
+        told = answer.headers.get("Content-Type", "").partition(";")[0].strip()
+        served = Served(descriptor.manifest_type(body, told), body)
+        digest = answer.headers.get("Docker-Content-Digest") or served.digest
+        wanted = reference if descriptor.is_digest(reference) else digest
         if served.digest != wanted:
             raise Untrusted(
                 Problem(
