@@ -285,6 +285,22 @@ def test_a_storage_that_wants_a_login_gets_none(served: Double, tmp_path: Path, 
     assert heard == [None, None]
 
 
+def test_a_refresh_token_is_not_sent_on(served: Double) -> None:
+    def send_on(handler: Handler) -> bool:
+        if handler.command != "POST":
+            return False
+        handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+        handler.answer(307, Location=f"{other.address}/token")
+        return True
+
+    served.faults, served.login = [send_on], ("me", "secret")
+    with double() as other:
+        with pytest.raises(Denied):
+            registry(served, Login(token="identity")).manifest("none")
+        assert other.log == []
+    assert any(line.startswith("POST ") for line in served.log)
+
+
 @pytest.mark.parametrize("token", [b"[]", b"{}", b'{"token": 3}', b"no json"])
 def test_a_token_that_is_none(served: Double, token: bytes) -> None:
     def useless(handler: Handler) -> bool:

@@ -178,7 +178,10 @@ class Http:
         query = {"service": told.get("service", ""), "scope": scope}
         if login and login.token:
             form = {**query, "grant_type": "refresh_token", "refresh_token": login.token, "client_id": web.AGENT}
-            answer = self._session().post(realm, data=form, timeout=_TIMEOUT, proxies=self._proxies(realm))
+            # not sent on: a redirect that keeps the method takes the form, and the token in it, to any place
+            answer = self._session().post(
+                realm, data=form, timeout=_TIMEOUT, proxies=self._proxies(realm), allow_redirects=False
+            )
         else:
             # one parameter for each scope, as registries want it
             pairs = [("service", query["service"]), *(("scope", word) for word in scope.split(" "))]
