@@ -15,29 +15,32 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from bench import random_model
+from bench.gpu_speed import SHAPE
+from bench.gpu_trainer import ALPHA, RANK
+
 STEP = 1e-4
-# hidden, gated, layers, heads, groups, vocabulary, tokens: Llama 3.1 8B, eight layers of it
-REAL, TINY = (4096, 14336, 8, 32, 8, 128256, 1024), (256, 640, 2, 2, 1, 600, 64)
+LAYERS, ROWS = 8, 2
+# Wide enough that neighbours in bfloat16 are apart: of that, a model of no size at all shows little.
+TINY = {
+    "hidden_size": 256,
+    "intermediate_size": 640,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 128,
+    "vocab_size": 600,
+}
 
 
-def plain(shape: tuple[int, ...], device: str) -> Any:
+def plain(device: str, *, tiny: bool) -> Any:
     """Return a model in bfloat16, its linear layers as they come out of 4 bits where those can be made."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    hidden, gated, layers, heads, groups, vocabulary, _ = shape
-    config = AutoConfig.for_model(
-        "llama",
-        hidden_size=hidden,
-        intermediate_size=gated,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=groups,
-        head_dim=hidden // heads,
-        vocab_size=vocabulary,
-        pad_token_id=0,
-        use_cache=False,
-    )
+    value = random_model.config(SHAPE, layers=LAYERS) | (TINY if tiny else {})
+    keys = {key: each for key, each in value.items() if key not in ("model_type", "same_as")}
+    config = AutoConfig.for_model(value["model_type"], **keys, use_cache=False)
     torch.manual_seed(0)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
@@ -70,7 +73,7 @@ def adapted(model: Any) -> Any:
 
     torch.manual_seed(7)
     found = get_peft_model(
-        model, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
+        model, LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", task_type="CAUSAL_LM")
     ).train()
     for weight in found.parameters():
         if weight.requires_grad:
@@ -82,15 +85,15 @@ def _linear(model: Any) -> list[tuple[str, Any]]:
     return [(name, module) for name, module in model.named_modules() if name.endswith("_proj")]
 
 
-def measure(shape: tuple[int, ...]) -> list[str]:
+def measure(*, tiny: bool) -> list[str]:
     """Return the table."""
     import torch
 
     from strix_train.lean.install import install
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    base = plain(shape, device)
-    ids = torch.randint(3, 400, (2, shape[-1]), device=device)
+    base = plain(device, tiny=tiny)
+    ids = torch.randint(3, 400, (ROWS, 64 if tiny else 1024), device=device)
 
     def loss(model: Any, bits: int) -> Any:
         with torch.autocast(device, dtype=torch.bfloat16, enabled=bits == 16):
@@ -134,7 +137,7 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu_rounding", description=__doc__.splitlines()[0])
     parser.add_argument("--tiny", action="store_true", help="a model of no size, for a CPU")
     options = parser.parse_args(words)
-    print("\n".join(measure(TINY if options.tiny else REAL)))
+    print("\n".join(measure(tiny=options.tiny)))
     return 0
 
 

@@ -14,19 +14,24 @@ from workshop import ROOT, Workshop
 from strix_train.estimate import configs, shapes
 
 
-def run(workshop: Workshop, folder: Path, *words: str) -> str:
-    """Run a part and return what it printed."""
+def started(workshop: Workshop, *words: str, seconds: float = 600) -> str:
+    """Run a module of bench at tiny size and return what it printed."""
     done = subprocess.run(
-        [sys.executable, "-m", "bench.gpu_runs", words[0], "--out", str(folder), "--tiny", *words[1:]],
+        [sys.executable, "-m", *words, "--tiny"],
         cwd=ROOT,
         env=workshop.environment(),
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=seconds,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def run(workshop: Workshop, folder: Path, *words: str) -> str:
+    """Run a part of gpu_runs and return what it printed."""
+    return started(workshop, "bench.gpu_runs", words[0], "--out", str(folder), *words[1:])
 
 
 def test_the_cells_are_those_that_were_asked_for() -> None:
@@ -44,7 +49,7 @@ def test_the_cells_are_those_that_were_asked_for() -> None:
 
 
 def test_lean_layers_lose_less_of_a_small_step_than_peft() -> None:
-    rows = {line[:22].strip(): line.split() for line in gpu_rounding.measure(gpu_rounding.TINY)[1:]}
+    rows = {line[:22].strip(): line.split() for line in gpu_rounding.measure(tiny=True)[1:]}
     kept = {name: int(words[-1].rstrip("%")) for name, words in rows.items()}
     assert kept["32 bits"] == 100
     assert kept["peft"] < 90 < kept["lean layers"] < 110
@@ -74,18 +79,9 @@ def test_every_part_runs_at_tiny_size(workshop: Workshop, tmp_path: Path) -> Non
 @pytest.mark.parametrize("words", [("compare",), ("profile", "--variants", "any", "tokens2048")])
 def test_speed_and_memory_are_measured_at_tiny_size(workshop: Workshop, tmp_path: Path, words: tuple[str]) -> None:
     """pytest tests/train -m long"""
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.gpu_speed", *words, "--out", str(tmp_path), "--tiny"],
-        cwd=ROOT,
-        env=workshop.environment(),
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    told = started(workshop, "bench.gpu_speed", *words, "--out", str(tmp_path), seconds=900)
     if words[0] == "profile":
-        assert [done.stdout.count(f" {name} ") for name in ("as it is", "any", "tokens2048")] == [2, 2, 2]
+        assert [told.count(f" {name} ") for name in ("as it is", "any", "tokens2048")] == [2, 2, 2]
         return
     rows = [json.loads(line) for line in (tmp_path / "compare-16-hf.jsonl").read_text().splitlines()]
     sides = {side: {row["name"]: row for row in rows if row["side"] == side} for side in ("trl", "ours")}
@@ -100,20 +96,10 @@ def test_speed_and_memory_are_measured_at_tiny_size(workshop: Workshop, tmp_path
 @pytest.mark.long
 def test_what_a_strategy_costs_alone_is_measured_with_the_strategy(workshop: Workshop, tmp_path: Path) -> None:
     """pytest tests/train -m long"""
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.gpu_cluster", "one", "--out", str(tmp_path), "--tiny"],
-        cwd=ROOT,
-        env=workshop.environment(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    told = started(workshop, "bench.gpu_cluster", "one", "--out", str(tmp_path))
     rows = {line[:20].strip(): line.split() for line in (tmp_path / "table.txt").read_text().splitlines()[1:]}
     # each run fails by itself where its model is not wrapped by DDP, or not cut by FSDP
     shared = ["ddp of one", "fsdp of one, once", "fsdp of one, every"]
     assert [*rows] == ["one process", *shared, "one process, again"]
     assert all("ok" in words for words in rows.values())
-    told = done.stdout
     assert [told.count(f"strategy  {words}") for words in ("ddp (asked for)", "fsdp (asked for)")] == [1, 2]
