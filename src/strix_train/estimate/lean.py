@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+# none of them imports torch before it computes
+from strix_train.backends import chunkedloss
+from strix_train.lean import attend, columns, layer
+
 if TYPE_CHECKING:
     from strix_train.estimate.memory import Wish
     from strix_train.estimate.shapes import Shape
@@ -12,9 +16,6 @@ if TYPE_CHECKING:
 # Families whose layers can be lean.
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
 ADAPTERS = ("lora", "rslora", "qlora")
-# Tokens of a slice of rows, and of one of the gated part (lean.layer); columns at a time (lean.columns); tokens whose
-# attention goes back at a time (lean.attend); bytes of a chunk of the loss.
-ROWS, TOKENS, WIDE, BACK, CHUNK = 8192, 4096, 4096, 2048, 2**27
 # Bytes of attention's own work for each number of all queries: their gradient in 32 bits, those of each head's keys and
 # values.
 _ATTENTION = 8.0
@@ -44,11 +45,11 @@ def able(shape: Shape) -> bool:
 def peak(wish: Wish) -> tuple[Moment, float]:
     """Return the moment at which a step takes the most, and the bytes that wait in the system's memory then."""
     shape, width, tokens = wish.shape, wish.width, wish.tokens
-    some = min(tokens, max(1, ROWS // wish.length) * wish.length)
+    some = min(tokens, layer.rows_at_a_time(wish.length) * wish.length)
     block = max(shape.blocks, key=lambda each: each.mlp)
     bits = wish.adapter == "qlora"
-    few = min(some, ROWS if bits else TOKENS)
-    several = tokens > (ROWS if bits else TOKENS)
+    most_at_once = layer.ROWS if bits else layer.TOKENS
+    few, several = min(some, most_at_once), tokens > most_at_once
     stream, part, piece = (count * shape.hidden * width for count in (tokens, some, few))
     seen = some * block.queries * width
     heads = some * (block.queries + 2 * block.values) * width
@@ -60,8 +61,7 @@ def peak(wish: Wish) -> tuple[Moment, float]:
     # away: a layer's input, what attention gave, and the sum of both; else the inputs stay
     bundle = 2.0 * part + seen
     kept = bundle if wish.offload else shape.layers * float(stream)
-    step = max(16, CHUNK // (4 * shape.vocabulary) // 128 * 128)
-    rows = min(tokens, max(2 * step, min(4 * step, tokens // 16)))
+    rows = min(tokens, chunkedloss.fused_at_a_time(chunkedloss.tokens_at_a_time(shape.vocabulary), tokens))
     chunk = rows * (shape.vocabulary + shape.hidden) * width
     # weights of 4 bits are made once for all slices of a layer, where there are several
     made = 2.0 * block.linear_weights if bits and several else 0.0
@@ -70,12 +70,12 @@ def peak(wish: Wish) -> tuple[Moment, float]:
     mine = bundle if wish.offload else part + seen + heads + part
     if bits:
         # some columns at a time: both products and the gradient, the weights, and three of the layer's width
-        wide = _columns(block.mlp, WIDE * (2 if several else 1))
+        wide = columns.at_a_time(block.mlp, several=several)
         gated = 3.0 * piece + 3.0 * few * wide * width + (0.0 if several else 2.0 * wide * shape.hidden * width)
     else:
         gated = 2.0 * piece + 3.0 * few * block.mlp * width
     # what attention takes, gives back, and works with; beside it, the next layer's sum is fetched
-    back = min(some, max(1, BACK // wish.length) * wish.length) * block.queries
+    back = attend.few_rows(some // wish.length, wish.length)[0].stop * wish.length * block.queries
     attention = 2.0 * part + 2.0 * seen + 2.0 * heads + _ATTENTION * back + part * wish.offload
     most = through + max(mine + gated, attention)
     loss = Moment(3.0 * stream + kept, 0.0 if wish.scores else chunk, early, waiting)
@@ -89,9 +89,3 @@ def peak(wish: Wish) -> tuple[Moment, float]:
     )
     away = shape.layers * tokens * (2.0 * shape.hidden + block.queries) * width + parked if wish.offload else 0.0
     return max(moments, key=lambda moment: moment.total), away
-
-
-def _columns(inner: int, most: int) -> int:
-    """Return how many columns of the gated product are made at a time."""
-    count = -(-inner // most)
-    return -(-inner // count // 128) * 128

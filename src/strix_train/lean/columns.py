@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from strix_train.lean.fourbit import Packed
-from strix_train.lean.linear import Gradients
+from strix_train.lean.linear import Gradients, once
 from strix_train.lean.parts import Parts, Projection
 
 # Columns at a time, at most: fewer make products less dense, more take more memory. Twice as many where rows come in
@@ -21,6 +21,15 @@ from strix_train.lean.parts import Parts, Projection
 WIDE = 4096
 # Columns are made up to a multiple of this, as are an adapter's, so that rows begin where products like it.
 _EVEN, _EVEN_RANK = 128, 8
+
+
+def at_a_time(inner: int, *, several: bool) -> int:
+    """Return how many of the gated product's columns are made at a time, about as many each time.
+
+    `several`: rows come in several slices.
+    """
+    count = -(-inner // (2 * WIDE if several else WIDE))
+    return -(-inner // count // _EVEN) * _EVEN
 
 
 class Adapters:
@@ -55,10 +64,15 @@ class Adapters:
 
 
 class Columns:
-    """The gated part of one layer, for one pass over it. `keep`: make each weight once for all slices of tokens."""
+    """The gated part of one layer, for one pass over it. `dense`: see `linear.Shared`."""
 
     def __init__(
-        self, parts: Parts, packed: tuple[Packed, Packed, Packed], small: ModuleType, dtype: Any, *, keep: bool
+        self,
+        parts: Parts,
+        packed: tuple[Packed, Packed, Packed],
+        small: ModuleType,
+        dtype: Any,
+        dense: dict[Any, Any] | None,
     ) -> None:
         import torch
 
@@ -67,8 +81,7 @@ class Columns:
         device = packed[0].data.device
         self.gates = Adapters((parts.gate, parts.up), self.width, dtype, device)
         self.down = Adapters((parts.down,), self.inner, dtype, device)
-        self.made: dict[tuple[str, int], Any] | None = {} if keep else None
-        self.wide = 2 * WIDE if keep else WIDE
+        self.kept, self.wide = dense, at_a_time(self.inner, several=dense is not None)
         # what goes up, below each other as the weights will be: beside each its own, and zeros
         self.ups = torch.zeros(2, self.inner, self.gates.rank, dtype=dtype, device=device)
         for at, (each, place) in enumerate(zip(self.gates.projections, self.gates.places, strict=True)):
@@ -139,11 +152,9 @@ class Columns:
                 sums.add(each.up, torch.cat(found))
 
     def columns(self) -> Iterator[slice]:
-        """Yield the columns of the gated product, about as many each time."""
-        count = -(-self.inner // self.wide)
-        step = -(-self.inner // count // _EVEN) * _EVEN
-        for start in range(0, self.inner, step):
-            yield slice(start, min(self.inner, start + step))
+        """Yield the columns of the gated product."""
+        for start in range(0, self.inner, self.wide):
+            yield slice(start, min(self.inner, start + self.wide))
 
     def _normed(self, middle: Any) -> Any:
         """Return the normed input, and beside it what the adapters of its layers make of it."""
@@ -170,9 +181,9 @@ class Columns:
 
     def _gates(self, some: slice) -> Any:
         """Return the weights of both first products, one below the other, what goes up beside each."""
-        made = self._known("gates", some)
-        if made is not None:
-            return made
+        return once(self.kept, ("gates", some.start), lambda: self._made_gates(some))
+
+    def _made_gates(self, some: slice) -> Any:
         import torch
 
         wide, width = some.stop - some.start, self.width
@@ -181,29 +192,21 @@ class Columns:
         self.small.unpack_both(self.packed[0], self.packed[1], some, slice(0, width), halves[:, :, :width])
         if self.gates.rank:
             halves[:, :, width:].copy_(self.ups[:, some])
-        return self._keep("gates", some, out)
+        return out
 
     def _down(self, some: slice, *, back: bool) -> Any:
         """Return some columns of the last weight, for the way `back` with what goes down below it."""
-        made = self._known("down", some)
-        if made is not None:
-            return made
+        return once(self.kept, ("down", some.start), lambda: self._made_down(some, self.down.rank if back else 0))
+
+    def _made_down(self, some: slice, more: int) -> Any:
         import torch
 
-        wide, width, more = some.stop - some.start, self.width, self.down.rank if back else 0
+        wide, width = some.stop - some.start, self.width
         out = torch.empty(width + more, wide, dtype=self.dtype, device=self.packed[2].data.device)
         self.small.unpack(self.packed[2], slice(0, width), some, out[:width])
         if more:
             out[width:].copy_(self.down.downs[:, some])
-        return self._keep("down", some, out)
-
-    def _known(self, name: str, some: slice) -> Any:
-        return None if self.made is None else self.made.get((name, some.start))
-
-    def _keep(self, name: str, some: slice, made: Any) -> Any:
-        if self.made is not None:
-            self.made[name, some.start] = made
-        return made
+        return out
 
 
 def packed(parts: Parts) -> tuple[Packed, Packed, Packed] | None:

@@ -12,7 +12,7 @@ from strix_train.lean.parts import Parts
 class Gated:
     """The gated part of one layer, for one pass over it. `dense`: see `Shared`."""
 
-    def __init__(self, parts: Parts, small: ModuleType, dtype: Any, dense: dict[int, Any] | None) -> None:
+    def __init__(self, parts: Parts, small: ModuleType, dtype: Any, dense: dict[Any, Any] | None) -> None:
         self.parts, self.small, self.dtype = parts, small, dtype
         self.gates = Shared((parts.gate, parts.up), small, dtype, dense)
         self.down = Shared((parts.down,), small, dtype, dense)

@@ -78,7 +78,7 @@ class Work:
         self.parts, self.shared, self.steps, self.dtype = parts, shared, shared.steps, dtype
         packed = columns.packed(parts) if self.steps.UNPACKS else None
         self.few = TOKENS if packed is None else ROWS
-        dense: dict[int, Any] | None = {} if tokens > self.few else None
+        dense: dict[Any, Any] | None = {} if tokens > self.few else None
         self.inputs = Shared((parts.queries, parts.keys, parts.values), self.steps, dtype, dense)
         self.output = Shared((parts.output,), self.steps, dtype, dense)
         self.gated: Gated | Columns
@@ -86,7 +86,7 @@ class Work:
             self.gated = Gated(parts, self.steps, dtype, dense)
             cast((self.inputs, self.output, self.gated.gates, self.gated.down))
         else:
-            self.gated = Columns(parts, packed, self.steps, dtype, keep=dense is not None)
+            self.gated = Columns(parts, packed, self.steps, dtype, dense)
             cast((self.inputs, self.output))
 
     def heads(self, x: Any, cos: Any, sin: Any) -> tuple[Any, list[Any], list[Any]]:

@@ -6,7 +6,7 @@ result less than the other way round. All tensors are (tokens, width).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -48,6 +48,15 @@ def _one(sums: dict[float, Any]) -> tuple[Any, float] | None:
     return sum(found.float() * scale for scale, found in sums.items()), 1.0
 
 
+def once(kept: dict[Any, Any] | None, key: Any, make: Callable[[], Any]) -> Any:
+    """Return what `make` makes; where that is kept, it is made once."""
+    if kept is None:
+        return make()
+    if key not in kept:
+        kept[key] = make()
+    return kept[key]
+
+
 def cast(groups: Sequence[Shared]) -> None:
     """Give layers their adapters' weights in the type that they are multiplied in, all at once."""
     import torch
@@ -65,7 +74,7 @@ class Shared:
     """
 
     def __init__(
-        self, projections: Sequence[Projection], small: ModuleType, dtype: Any, dense: dict[int, Any] | None = None
+        self, projections: Sequence[Projection], small: ModuleType, dtype: Any, dense: dict[Any, Any] | None = None
     ) -> None:
         import torch
 
@@ -88,11 +97,7 @@ class Shared:
 
     def dense(self, each: Projection) -> Any:
         """Return a weight as it is multiplied with; one that has to be made for it is made once, where it is kept."""
-        if self.kept is None or not each.quantized:
-            return each.dense(self.dtype, self.small)
-        if id(each) not in self.kept:
-            self.kept[id(each)] = each.dense(self.dtype, self.small)
-        return self.kept[id(each)]
+        return once(self.kept if each.quantized else None, id(each), lambda: each.dense(self.dtype, self.small))
 
     def low(self, x: Any) -> Any:
         """Return what all adapters make of an input, (tokens, ranks), or None where there is none."""
