@@ -9,6 +9,7 @@ from typing import Any
 
 from strix_train import ruling
 from strix_train.backends import chunkedloss, storedtype
+from strix_train.backends.again import counted, remember
 from strix_train.backends.base import Load
 from strix_train.errors import InputError, Problem
 from strix_train.lean.install import Lean, install
@@ -176,6 +177,8 @@ class PlainBackend:
                 self.lean = install(adapted, offload=offload)
             if self.lean is None:
                 model.enable_input_require_grads()
+            else:
+                remember(adapted, model, self.lean.text, self.lean.text.layers[-1])
         return adapted
 
     def arguments(self, common: dict[str, Any], wish: Load) -> Any:
@@ -203,7 +206,7 @@ class PlainBackend:
 
         lean = self.lean
 
-        class Chunked(Trainer):  # type: ignore[misc]
+        class Chunked(counted(Trainer)):  # type: ignore[misc]
             """transformers' trainer, which never holds all logits of a batch."""
 
             def __init__(self, model: Any = None, **kwargs: Any) -> None:
