@@ -58,7 +58,9 @@ def time_of(found: list[str]) -> Iterator[None]:
     )
     found += _idle(gaps)
     for kind, length in took.most_common():
-        most = "; ".join(f"{name} {each / 1e3:.1f}" for name, each in names[kind].most_common(5))
+        most = "; ".join(
+            f"{name} {each / 1e3:.1f}" for name, each in names[kind].most_common(10 if kind == "products" else 6)
+        )
         found.append(f"  {kind:<22}{length / 1e3:>9.1f} ms {number[kind]:>6} x   {most}")
     calls = {"cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaMalloc", "cudaFree", "cudaHostAlloc", "aten::item"}
     host = Counter({each.name: 0 for each in events if each.name in calls})

@@ -46,10 +46,10 @@ def _no_flash() -> Iterator[None]:
 
 @contextmanager
 def _lean(**wanted: Any) -> Iterator[None]:
-    """Change the lean layers that train now: attention's `kernel`, `offload`, tokens or columns at a time."""
+    """Change the lean layers that train now: attention's `kernel`, `offload`, what is kept, how much at a time."""
     import gc
 
-    from strix_train.lean import columns, layer
+    from strix_train.lean import columns, keep, layer
     from strix_train.lean.attend import Choice
     from strix_train.lean.install import Lean
 
@@ -59,11 +59,15 @@ def _lean(**wanted: Any) -> Iterator[None]:
     lean.kernels, lean.stash.on = Choice(named, named) if named else before[0], wanted.get("offload", before[1])
     layer.ROWS, layer.TOKENS = wanted.get("rows", before[2]), wanted.get("tokens", before[3])
     columns.WIDE = wanted.get("wide", before[4])
+    choose, most = keep.choose, wanted.get("most", max(keep.Keep))
+    keep.choose = lambda *parts, **more: min(choose(*parts, **more), most)
     sizes = f"{layer.ROWS} {layer.TOKENS} {columns.WIDE}"
-    print(f"lean: {lean.kernels.whole}, {lean.steps.__name__}, offload {lean.stash.on}, {sizes}", flush=True)
+    away = f"offload {lean.stash.on}, {lean.hurry:.0f} bytes in time, room for {lean.stash.arena.left / GIB:.1f} GiB"
+    print(f"lean: {lean.kernels.whole}, {lean.steps.__name__}, {away}, {sizes}", flush=True)
     try:
         yield
     finally:
+        keep.choose = choose
         lean.kernels, lean.stash.on, layer.ROWS, layer.TOKENS, columns.WIDE = before
 
 
@@ -80,6 +84,7 @@ VARIANTS: dict[str, Variants] = {
         "wide2048": partial(_lean, wide=2048),
         "wide8192": partial(_lean, wide=8192),
         "stay": partial(_lean, offload=False),
+        "heads again": partial(_lean, most=1),
     },
 }
 

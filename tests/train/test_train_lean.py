@@ -7,12 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from leanly import adapted, batch, compare
+from leanly import adapted, batch, compare, goes_on
 from live import Live
 
-from strix_train.lean import attend, install, layer
+from strix_train.lean import arena, attend, install, keep, layer
+from strix_train.lean.arena import Arena, Budget, power
+from strix_train.lean.keep import Keep
 from strix_train.lean.parking import Parking
-from strix_train.lean.stash import Budget, Stash, host_budget
+from strix_train.lean.stash import Stash, host_budget
 
 
 @pytest.fixture
@@ -64,33 +66,50 @@ def test_gradients_add_up_over_passes_and_in_16_bits(small_slices: None) -> None
         assert float((sums[1][name] - grad).norm()) <= 0.03 * float(grad.norm()), name
 
 
-@pytest.mark.parametrize("how", ["full", "right"])
-def test_what_attention_gave_need_not_be_computed_twice(
-    how: str, small_slices: None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kept", list(Keep))
+@pytest.mark.parametrize(("kind", "how"), [("qwen3", "full"), ("llama", "right"), ("qwen2", "full")])
+def test_what_is_kept_need_not_be_computed_twice(
+    kind: str, how: str, kept: Keep, small_slices: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, other = adapted("qwen3"), adapted("qwen3")
+    model, other = adapted(kind), adapted(kind)
     lean = install.install(other, offload=False)
     assert lean is not None
-    plain, calls = attend.again, []
-
-    def ahead(q: Any, k: Any, v: Any, seen: Any, scale: float, kernel: Any) -> tuple[Any, Any]:
-        return attend._any(q, k, v, seen, scale).contiguous(), (q.new_ones(2),)
-
-    def again(q: Any, k: Any, v: Any, seen: Any, scale: float, kernel: Any, kept: Any = None) -> tuple[Any, Any]:
-        found, back = plain(q, k, v, seen, scale, kernel)
-        assert kept is not None
-        calls.append(float((kept[0] - found).abs().max()))
-        return kept[0], back
-
-    monkeypatch.setattr(attend, "ahead", ahead)
-    monkeypatch.setattr(attend, "again", again)
-    lean.stash.on, lean.stash.budget = True, Budget(2**40)
+    plain, calls, heads = attend.again, goes_on(monkeypatch), []
+    whole = layer.Work.heads
+    monkeypatch.setattr(layer.Work, "heads", lambda *parts: heads.append(1) or whole(*parts))
+    lean.stash.on, lean.stash.arena = True, Arena(Budget(2**40))
+    # what leaves while a layer is computed is enough for that and for no more
+    wanted = keep.numbers(lean.made[0], 64)
+    lean.hurry = sum(4 * sum(each) for each in wanted[: kept + 1])
     compare(model, other, batch(how))
-    assert len(calls) == 3 * 3  # layers, slices of rows
-    assert max(calls) < 1e-5
-    lean.stash.budget = Budget(1000)  # no room on the host: it is computed again
+    passes = 3 * 3  # layers, slices of rows
+    assert len(calls) == (0 if kept is Keep.INPUT else passes)
+    assert max(calls, default=0) < 1e-5
+    assert len(heads) == (passes if kept is Keep.HEADS else 2 * passes)
+    lean.stash.arena = Arena(Budget(1000))  # no room on the host: all is computed again
     monkeypatch.setattr(attend, "again", plain)
+    heads.clear()
     compare(model, other, batch(how))
+    assert len(heads) == 2 * passes
+
+
+@pytest.mark.parametrize(
+    ("room", "leaves", "wanted"),
+    [
+        (10**9, 10**9, Keep.HEADS),
+        # 2 layers, 3 slices of 4 tokens, numbers of 2 bytes: what goes away takes 80, 144, and 64
+        (6 * (80 + 144 + 64), 10**9, Keep.HEADS),
+        (6 * (80 + 144 + 64) - 1, 10**9, Keep.ATTENTION),
+        (6 * (80 + 144) - 1, 10**9, Keep.INPUT),
+        (0, 0, Keep.INPUT),
+        (10**9, 2 * 36, Keep.HEADS),
+        (10**9, 2 * 36 - 1, Keep.ATTENTION),
+        (10**9, 2 * 28 - 1, Keep.INPUT),
+    ],
+)
+def test_as_much_is_kept_as_finds_room_and_leaves_in_time(room: int, leaves: float, wanted: Keep) -> None:
+    numbers = ((10,), (6, 12), (6, 1, 1))
+    assert keep.choose(numbers, layers=2, slices=3, tokens=4, size=2, room=room, leaves=leaves) is wanted
 
 
 @pytest.mark.parametrize("how", ["mask", "starts", "neither"])
@@ -182,9 +201,7 @@ def test_kernels_are_proven_on_whole_and_on_packed_rows(packed: bool, monkeypatc
 
 
 @pytest.mark.parametrize(("most", "calls"), [(16, 3), (5, 5), (100, 1)])
-def test_gradients_of_attention_are_those_of_all_rows_at_once(
-    most: int, calls: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradients_of_attention_are_those_of_all_rows_at_once(most: int, calls: int) -> None:
     import torch
 
     torch.manual_seed(5)
@@ -198,8 +215,7 @@ def test_gradients_of_attention_are_those_of_all_rows_at_once(
         seen.append(len(grad))
         return attend.again(*some, attend.Seen(), 0.3, attend.ANY)[1](grad)
 
-    monkeypatch.setattr(attend, "BACK", most)
-    for found, wanted in zip(attend.by_rows(one, grad, q, k, v), whole(grad), strict=True):
+    for found, wanted in zip(attend.by_rows(one, most, grad, q, k, v), whole(grad), strict=True):
         assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6)
     assert len(seen) == calls
     assert sum(seen) == rows
@@ -208,10 +224,11 @@ def test_gradients_of_attention_are_those_of_all_rows_at_once(
 @pytest.mark.parametrize("how", ["full", "left", "packed"])
 def test_attention_of_few_rows_at_a_time_sees_what_it_should(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rows of the five at a time, whose masks differ; packed rows are told by one mask, and stay together."""
-    monkeypatch.setattr(attend, "BACK", 60)
-    assert [some.stop - some.start for some in attend.few_rows(5, 30)] == [2, 2, 1]
+    assert [some.stop - some.start for some in attend.few_rows(5, 30, 60)] == [2, 2, 1]
     other = adapted("llama")
-    assert install.install(other, offload=False)
+    lean = install.install(other, offload=False)
+    assert lean is not None
+    lean.kernels = attend.Choice(back=60)
     compare(adapted("llama"), other, batch(how))
 
 
@@ -274,7 +291,7 @@ def test_parked_states_change_no_bit() -> None:
         weights = [torch.nn.Parameter(torch.randn(4, 5)), torch.nn.Parameter(torch.randn(7))]
         optimizer = torch.optim.AdamW(weights, lr=0.1, fused=True)
         if parked:
-            stash = Stash(on=False, budget=Budget(2 * 27 * 4))
+            stash = Stash(on=False, arena=Arena(Budget(power(2 * 27 * 4))))
             Parking(optimizer, stash)
         for step in range(6):
             for weight in weights:
@@ -285,7 +302,7 @@ def test_parked_states_change_no_bit() -> None:
         if parked:
             kept = [optimizer.state[weight]["exp_avg_sq"] for weight in weights]
             assert len({each.untyped_storage().data_ptr() for each in kept}) == 1
-            assert stash.budget.left == 0  # loaded states took the room of those before them
+            assert stash.arena.budget.left == 0  # loaded states took the room of those before them
         return weights
 
     usual = train(parked=False, resumed=False)
@@ -298,14 +315,14 @@ def test_states_stay_where_the_host_has_no_room() -> None:
 
     weights = [torch.nn.Parameter(torch.randn(4, 5)), torch.nn.Parameter(torch.randn(7))]
     optimizer = torch.optim.AdamW(weights, lr=0.1, fused=True)
-    stash = Stash(on=True, budget=Budget(2 * 27 * 4 - 1))
+    stash = Stash(on=True, arena=Arena(Budget(power(2 * 27 * 4) - 1)))
     parking = Parking(optimizer, stash)
     for weight in weights:
         weight.grad = torch.randn_like(weight)
     optimizer.step()
     kept = [optimizer.state[weight][name] for weight in weights for name in ("exp_avg", "exp_avg_sq")]
     assert len({each.untyped_storage().data_ptr() for each in kept}) == 4
-    assert (parking.host, stash.budget.taken) == (None, 0)
+    assert (parking.host, stash.arena.budget.taken) == (None, 0)
 
 
 def test_a_budget_is_never_exceeded() -> None:
@@ -318,16 +335,17 @@ def test_a_budget_is_never_exceeded() -> None:
     assert (Budget(10, 12).left, Budget(10, 12).take(1)) == (0, False)
 
 
-def test_what_the_budget_has_no_room_for_stays_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_finds_no_room_stays_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     class OnGpu:
         """A stand-in for a tensor of so many MiB."""
 
-        is_cuda = True
+        is_cuda, dtype = True, torch.bfloat16
 
         def __init__(self, size: int) -> None:
             self.size = size * 2**20
+            self.shape = (self.size // 2,)
 
         def numel(self) -> int:
             return self.size // 2
@@ -336,42 +354,79 @@ def test_what_the_budget_has_no_room_for_stays_on_the_device(monkeypatch: pytest
             return 2
 
     stream = SimpleNamespace(wait_event=lambda event: None)
-    pinned = [True]
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-    monkeypatch.setattr(Stash, "_room", lambda self, tensor: tensor if pinned[0] else None)
     monkeypatch.setattr(Stash, "_send", lambda self, pairs: "sent")
-    monkeypatch.setattr(Stash, "_fetch", lambda self, ticket: ticket.here.__setitem__(slice(None), ticket.there))
-    stash, mib = Stash(on=True, budget=Budget(5 * 2**20)), 2**20
-    first, second = stash.put([OnGpu(1), OnGpu(2)]), stash.put([OnGpu(2)])
-    third = stash.put([OnGpu(1)])
+    monkeypatch.setattr(Stash, "fetch", lambda self, ticket: ticket.here.__setitem__(slice(None), ticket.there))
+    monkeypatch.setattr(arena, "_LEAST", 2**20)
+    mib, room = 2**20, Arena(Budget(5 * 2**20))
+    stash = Stash(on=True, arena=room)
+
+    def there() -> int:
+        return sum(each.top for each in room.pieces)
+
+    first, second = stash.put([OnGpu(1), OnGpu(2)], [OnGpu(1)])
+    [third] = stash.put([OnGpu(1), OnGpu(1)])
     assert [each.ready for each in (first, second, third)] == ["sent", "sent", None]
-    assert third.here[0].size == mib
-    assert stash.budget.left == 0
-    assert stash.get(third)[0].size == mib
-    assert stash.budget.left == 0  # it never was away
-    assert [each.size for each in stash.get(first)] == [mib, 2 * mib]
-    assert stash.budget.left == 3 * mib
+    # what stays is passed by on the way to what is wanted next
+    assert stash.previous(third) is second
+    assert stash.previous(second) is first
+    assert stash.previous(first) is None
+    assert there() == 4 * mib  # none of the third, of which half would find room
+    assert [each.size for each in stash.get(third)] == [mib, mib]
+    assert there() == 4 * mib  # it never was away
+    assert [each.numel() for each in stash.get(first)] == [mib // 2, mib]
     del second  # a pass that failed, which nobody goes back through
-    assert stash.budget.left == 5 * mib
+    assert there() == 0
     del first  # its room was given back once
-    assert stash.budget.left == 5 * mib
-    pinned[0] = False
-    assert stash.put([OnGpu(1)]).ready is None
-    assert stash.budget.left == 5 * mib
+    assert there() == 0
+    assert [each.ready for each in stash.put([OnGpu(1)], [OnGpu(2)], stay=True)] == ["sent", None]
+    assert room.budget.taken <= 5 * mib
+    monkeypatch.setattr(arena, "pinned", lambda size: None)
+    taken = room.budget.taken
+    assert stash.put([OnGpu(3), OnGpu(3)])[0].ready is None
+    assert (room.budget.taken, there()) == (taken, 0)
+
+
+def test_memory_of_the_host_is_used_again_whatever_the_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(arena, "_LEAST", 2**12)
+    monkeypatch.setattr(arena, "_MOST", 2**14)
+    most = 2**19
+    room, taken = Arena(Budget(most)), []
+    for size in (300, 1000, 77, 2500, 1024, 3):
+        held = []
+        for number in range(20):
+            found = room.take(torch.empty(size, 2, dtype=torch.bfloat16))
+            assert found is not None
+            found[1].fill_(number)
+            held.append(found)
+        assert all(bool((tensor == at).all()) for at, (_, tensor) in enumerate(held))  # none lies over another
+        assert room.left <= (most - 20 * 4 * size) * 7 // 8
+        for region, _ in reversed(held) if size % 2 else held:  # in any order
+            region.give()
+        assert all((each.top, each.regions) == (0, []) for each in room.pieces)
+        taken.append(room.budget.taken)
+    # nothing is taken once more when less is wanted
+    assert taken[0] < taken[3] == taken[-1] <= 2 * 20 * 4 * 2500
+    assert room.left == most * 7 // 8
+    assert room.take(torch.empty(most + 1, dtype=torch.uint8)) is None
+    assert room.budget.taken == taken[-1]
 
 
 def test_nothing_waits_between_what_was_made_together(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     stash, left = Stash(on=False), []
-    monkeypatch.setattr(Stash, "_left", lambda self: left.append(1))
+    monkeypatch.setattr(Stash, "settle", lambda self: left.append(1))
     one = torch.ones(2)
-    rest = stash.put([one])
-    middle = stash.put([one], along=True)
-    last = stash.put([one], stay=True)
+    rest, middle = stash.put([one], [one])
+    [low] = stash.put([one], along=True)
+    [last] = stash.put([one], stay=True)
     assert len(left) == 2
     # each knows the one before it, so that it can be fetched ahead
-    assert last.before() is middle
+    assert last.before() is low
+    assert low.before() is middle
     assert middle.before() is rest
     stash.get(last)
     assert len(left) == 3
@@ -382,7 +437,7 @@ def test_the_processes_of_a_machine_share_its_memory(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     alone = host_budget()
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    assert (alone, host_budget()) == (8000 * 1024 // 4, 8000 * 1024 // 32)
+    assert (alone, host_budget()) == (8000 * 1024 // 2, 8000 * 1024 // 16)
 
 
 def test_without_host_memory_nothing_is_put_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from leanly import adapted, batch, compare
+from leanly import adapted, batch, compare, goes_on
 
 from strix_train.distributed import digests
 from strix_train.lean import columns, fourbit, install, layer, plain
+from strix_train.lean.arena import Arena, Budget
 
 # What bitsandbytes' 16 values are does not matter here: any will do that are all different.
 BLOCK, GROUP = 64, 4
@@ -160,6 +161,24 @@ def test_some_columns_at_a_time_are_as_good_as_all(how: str, targets: Any, monke
     assert {each for each in wanted if 128 in each or 64 in each} >= {(128, 64), (64, 128), (64, 64)}
     # nothing is kept: attention's four are made once more, but for the three whose gradient the first layer needs not
     assert len(wanted) == 3 * 2 * (4 + 3 * 3) + 3 * 4 - 3
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ["k_proj", "down_proj"], ["gate_proj"]])
+@pytest.mark.parametrize("rows", [5, 2])
+def test_what_is_kept_is_not_made_again(targets: Any, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "UNPACKS", True)
+    monkeypatch.setattr(layer, "ROWS", 64)
+    model, other = pair(WIDE, targets)
+    lean = install.install(other, offload=False)
+    assert lean is not None
+    lean.stash.on, lean.stash.arena = True, Arena(Budget(2**40))
+    calls, wanted, whole = goes_on(monkeypatch), [], plain.unpack
+    monkeypatch.setattr(plain, "unpack", lambda *parts: wanted.append(1) or whole(*parts))
+    compare(model, other, {name: value[:rows] for name, value in batch("full").items()})
+    assert len(calls) == 3 * (3 if rows == 5 else 1)
+    assert max(calls) < 1e-5
+    # three layers, forward and backward, each weight once; of the first layer three have no gradient to give
+    assert len(wanted) == 3 * 2 * 7 - 3
 
 
 def test_a_row_longer_than_a_slice_goes_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 # none of them imports torch before it computes
 from strix_train.backends import chunkedloss
-from strix_train.lean import attend, columns, layer
+from strix_train.lean import attend, columns, layer, stash
 
 if TYPE_CHECKING:
     from strix_train.estimate.memory import Wish
@@ -58,34 +58,41 @@ def peak(wish: Wish) -> tuple[Moment, float]:
     states = 2.0 * learned
     parked = states if wish.offload and wish.parks else 0.0
     waiting = states - parked
-    # away: a layer's input, what attention gave, and the sum of both; else the inputs stay
-    bundle = 2.0 * part + seen
-    kept = bundle if wish.offload else shape.layers * float(stream)
+    # what each layer leaves on the device: its input where nothing waits elsewhere, and its last adapter's middle
+    lows = 0.0 if wish.offload and few * wish.rank * width >= stash.LEAST else float(tokens * wish.rank * width)
+    kept = shape.layers * (lows + (0.0 if wish.offload else stream))
     rows = min(tokens, chunkedloss.fused_at_a_time(chunkedloss.tokens_at_a_time(shape.vocabulary), tokens))
     chunk = rows * (shape.vocabulary + shape.hidden) * width
     # weights of 4 bits are made once for all slices of a layer, where there are several
     made = 2.0 * block.linear_weights if bits and several else 0.0
-    through = made + stream * (2.0 if some < tokens else 1.0)
-    # where nothing waits elsewhere, what attention gave is made again and is there as well
-    mine = bundle if wish.offload else part + seen + heads + part
+    # the gated part on the way ahead, and back: what it takes beside what it is given and what it writes
     if bits:
-        # some columns at a time: both products and the gradient, the weights, and three of the layer's width
         wide = columns.at_a_time(block.mlp, several=several)
-        gated = 3.0 * piece + 3.0 * few * wide * width + (0.0 if several else 2.0 * wide * shape.hidden * width)
+        weights = 0.0 if several else 2.0 * wide * shape.hidden * width
+        gated, gated_back = (count * piece + (1.0 + count) * few * wide * width + weights for count in (1.0, 2.0))
     else:
-        gated = 2.0 * piece + 3.0 * few * block.mlp * width
+        gated, gated_back = (count * piece + (1.0 + count) * few * block.mlp * width for count in (1.0, 2.0))
+    # ahead: what a layer takes and gives, and all that waits elsewhere later on
+    bundle = part + seen + heads if wish.offload else part
+    ahead = made + (2.0 if wish.offload else 1.0) * stream + bundle + gated
+    # back: the gradient, in several slices the one that is made as well; and what was fetched, or made again
+    through = made + stream * (2.0 if some < tokens else 1.0)
+    mine = part + seen + heads + (0.0 if wish.offload else part)
     # what attention takes, gives back, and works with; beside it, the next layer's sum is fetched
-    back = attend.few_rows(some // wish.length, wish.length)[0].stop * wish.length * block.queries
+    at_once = attend.BACK if some == tokens else some
+    back = attend.few_rows(some // wish.length, wish.length, at_once)[0].stop * wish.length * block.queries
     attention = 2.0 * part + 2.0 * seen + 2.0 * heads + _ATTENTION * back + part * wish.offload
-    most = through + max(mine + gated, attention)
-    loss = Moment(3.0 * stream + kept, 0.0 if wish.scores else chunk, early, waiting)
-    last = 0.0 if wish.offload else float(stream)
+    most = through + max(mine + piece + gated_back, attention)
+    # the last layer is not put away, it is wanted at once
+    last = 2.0 * part + seen + heads if wish.offload else 0.0
     moments = (
-        loss,
+        Moment(kept + ahead, 0.0, early, waiting),
+        Moment(3.0 * stream + last + kept, 0.0 if wish.scores else chunk, early, waiting),
         # the last layer's input is there as a whole
-        Moment((stream * (some < tokens) if wish.offload else kept) + most, 0.0, early, waiting),
-        Moment(last + most, 0.0, learned, waiting),
+        Moment(kept + stream * (wish.offload and some < tokens) + most, 0.0, early, waiting),
+        Moment(kept / shape.layers + most, 0.0, learned, waiting),
         Moment(0.0, 0.0, learned, states),
     )
-    away = shape.layers * tokens * (2.0 * shape.hidden + block.queries) * width + parked if wish.offload else 0.0
+    numbers = 2.0 * shape.hidden + 2.0 * block.queries + 2.0 * block.values
+    away = shape.layers * tokens * numbers * width + parked if wish.offload else 0.0
     return max(moments, key=lambda moment: moment.total), away

@@ -129,8 +129,8 @@ def _inner(wish: Wish, block: Block) -> tuple[float, float]:
     linear = block.linear_weights * (times + (2 if whole else 1)) + block.active * (times + (2 if whole else 1))
     seen = times + _BACK
     if wish.lean:
-        # the last product is not computed again, nor, where it was put away, what attention gave
-        spared = ("down_proj", "o_proj") if wish.offload else ("down_proj",)
+        # the last product is not computed again, nor, where they were put away, what attention took and gave
+        spared = ("down_proj", *_ATTENTION) if wish.offload else ("down_proj",)
         linear -= sum(each.inputs * each.outputs for each in block.linears if each.name in spared)
         seen -= 1 if wish.offload else 0
     reach = 128.0 if block.window < 0 else wish.length / (1 if _masked(wish, block) or wish.eager else 2)
@@ -181,9 +181,9 @@ def _made(wish: Wish, block: Block) -> float:
     """Return how many weights are made of fewer bits in one layer."""
     times = _passes(wish)
     if wish.lean and wish.adapter == "qlora":
-        # forward and backward; those of attention once more, for what is computed again
+        # forward and backward; those of attention once more, where that is computed again
         again = sum(each.inputs * each.outputs for each in block.linears if each.name in _ATTENTION)
-        return 2 * block.linear_weights + again
+        return 2 * block.linear_weights + (0 if wish.offload else again)
     return block.linear_weights * (times + 1 if wish.adapter == "qlora" else 2 if wish.adapter == "lora8bit" else 0)
 
 
@@ -218,7 +218,7 @@ def _put_away(wish: Wish) -> float:
     if not wish.offload:
         return 0.0
     shape, wide = wish.shape, wish.width
-    numbers = sum(block.count * (2 * shape.hidden + block.queries) for block in shape.blocks)
+    numbers = sum(block.count * 2 * (shape.hidden + block.queries + block.values) for block in shape.blocks)
     return 2.0 * wish.tokens * wide * (numbers if wish.lean else shape.layers * shape.hidden)
 
 

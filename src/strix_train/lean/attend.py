@@ -13,8 +13,9 @@ from typing import Any, Literal
 Kernel = Literal["cudnn", "flash", "any"]
 Back = Callable[[Any], tuple[Any, Any, Any]]
 _HALF = ("torch.bfloat16", "torch.float16")
-# Tokens whose gradients are made at a time, whole rows of them: fewer leave a part of a large GPU without work.
-BACK = 2048
+# Tokens whose gradients are made at a time, whole rows of them, where that is what takes the most memory: fewer leave a
+# part of a large GPU without work.
+BACK = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,11 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The kernel for whole rows, and the one for packed rows."""
+    """The kernel for whole rows, the one for packed rows, and of how many tokens gradients are made at a time."""
 
     whole: Kernel = "any"
     packed: Kernel = "any"
+    back: int = BACK
 
 
 ANY = Choice()
@@ -71,7 +73,7 @@ def again(
     """
     how = kernel(q, seen, preferred)
     if how == "any":
-        return _recorded(q, k, v, seen, scale)
+        return _recorded(q, k, v, seen, scale, preferred.back)
     out, saved = kept or ahead(q, k, v, seen, scale, preferred)
     if seen.starts is not None:
         return out, lambda grad: _flash_back(grad, (q, k, v, out, saved[0]), saved[1:], seen, scale)
@@ -82,20 +84,22 @@ def again(
             return _flash_back(grad, some, (one, other), seen, scale)
         return _cudnn_back(grad, some, (one, other), scale)
 
-    return out, lambda grad: by_rows(part, grad, q, k, v, out, sums)
+    return out, lambda grad: by_rows(part, preferred.back, grad, q, k, v, out, sums)
 
 
-def by_rows(one: Callable[..., tuple[Any, Any, Any]], *parts: Any) -> tuple[Any, Any, Any]:
-    """Return the gradients of q, k and v that `one` makes of parts (rows, ...), of few rows at a time.
+def by_rows(one: Callable[..., tuple[Any, Any, Any]], most: int, *parts: Any) -> tuple[Any, Any, Any]:
+    """Return the gradients of q, k and v that `one` makes of parts (rows, ...), of about `most` tokens at a time.
 
     A kernel works with more than it returns: a gradient in 32 bits, and those of keys and values for each head.
     """
-    return _joined([one(*(each[some] for each in parts)) for some in few_rows(*parts[0].shape[:2])])
+    return _joined(
+        [one(*(each[some] for each in parts)) for some in few_rows(parts[0].shape[0], parts[0].shape[1], most)]
+    )
 
 
-def few_rows(rows: int, tokens: int) -> list[slice]:
-    """Return slices of rows whose gradients are made together."""
-    step = max(1, BACK // tokens)
+def few_rows(rows: int, tokens: int, most: int) -> list[slice]:
+    """Return slices of rows whose gradients are made together, about `most` tokens."""
+    step = max(1, most // tokens)
     return [slice(at, min(rows, at + step)) for at in range(0, rows, step)]
 
 
@@ -108,12 +112,12 @@ def _joined(found: list[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
     return first, second, third
 
 
-def _recorded(q: Any, k: Any, v: Any, seen: Seen, scale: float) -> tuple[Any, Back]:
+def _recorded(q: Any, k: Any, v: Any, seen: Seen, scale: float, most: int) -> tuple[Any, Back]:
     """See `again`: with PyTorch's choice of kernel, and the gradient that PyTorch makes of it."""
     import torch
 
     # packed texts are told by one mask for all rows
-    several = few_rows(*q.shape[:2]) if seen.starts is None else [slice(0, len(q))]
+    several = few_rows(q.shape[0], q.shape[1], most) if seen.starts is None else [slice(0, len(q))]
     made = []
     for some in several:
         own = seen if seen.mask is None else Seen(mask=seen.mask[some])

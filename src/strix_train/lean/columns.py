@@ -88,24 +88,28 @@ class Columns:
             if each.up is not None:
                 self.ups[at, :, place].copy_(each.up)
 
-    def ahead(self, middle: Any, out: Any) -> None:
-        """Write the layer's result into `out`, of the sum behind attention; both are (tokens, width)."""
+    def ahead(self, middle: Any, out: Any) -> Any:
+        """Write the layer's result into `out`, of the sum behind attention; both are (tokens, width).
+
+        Returns what `back` is given: what goes down gave, (tokens, rank), or None.
+        """
         import torch
 
         x = self._normed(middle)
         low: Any = None
         for number, some in enumerate(self.columns()):
-            wide = some.stop - some.start
             both = x @ self._gates(some).T
-            gated = self.small.gate(both[:, :wide], both[:, wide:])
+            gated = self.small.gate(*both.chunk(2, dim=1))
             torch.addmm(out if number else middle, gated, self._down(some, back=False).T, out=out)
-            low = _more(low, gated, self.down.downs[:, some].T)
+            if self.down.rank:
+                low = _more(low, gated, self.down.downs[:, some].T)
             del both, gated
         for each, place in self.down.present():
             out.addmm_(low[:, place], each.up.to(self.dtype).T)
+        return low
 
-    def back(self, middle: Any, outer: Any, sums: Gradients) -> None:
-        """Turn `middle`, in its own place, into its gradient, of that of the layer's result."""
+    def back(self, middle: Any, low: Any, outer: Any, sums: Gradients) -> None:
+        """Turn `middle`, in its own place, into its gradient, of that of the layer's result; `low`: see `ahead`."""
         import torch
 
         width, rank = self.width, self.gates.rank
@@ -114,20 +118,18 @@ class Columns:
         ups = torch.empty(2 * self.inner, rank, dtype=self.dtype, device=middle.device)
         downs = torch.empty(self.down.rank, self.inner, dtype=self.dtype, device=middle.device)
         result: Any = None
-        low: Any = None
+        inner, outer_inner = x[:, width:], behind[:, width:].T
         for some in self.columns():
-            wide = some.stop - some.start
             grad = behind @ self._down(some, back=True)
             gates = self._gates(some)
             both = x @ gates.T
             # of both products their gradients, of the gradient the gated product
-            self.small.gate_back(both[:, :wide], both[:, wide:], grad)
+            self.small.gate_back(*both.chunk(2, dim=1), grad)
             if self.down.rank:
-                low = _more(low, grad, self.down.downs[:, some].T)
-                torch.mm(behind[:, width:].T, grad, out=downs[:, some])
+                torch.mm(outer_inner, grad, out=downs[:, some])
             del grad
             if rank:
-                torch.mm(both.T, x[:, width:], out=ups[2 * some.start : 2 * some.stop])
+                torch.mm(both.T, inner, out=ups[2 * some.start : 2 * some.stop])
             result = _more(result, both, gates)
             del both, gates
         self.down.add_downs(sums, downs)
@@ -138,8 +140,8 @@ class Columns:
             self._add_ups(sums, ups)
             self.gates.add_downs(sums, result[:, width:].T @ x[:, :width])
             found.addmm_(result[:, width:], self.gates.downs)
-        del x, behind
-        self.small.norm_back(found, middle, self.parts.second_norm, self.parts.eps, outer, over=True)
+        del x, behind, inner, outer_inner
+        self.small.norm_back(found, middle, self.parts.second_norm, self.parts.eps, outer, out=middle)
 
     def _add_ups(self, sums: Gradients, ups: Any) -> None:
         """Add the gradients of what goes up in the first two layers, which stand part after part."""

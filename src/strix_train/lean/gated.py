@@ -17,25 +17,30 @@ class Gated:
         self.gates = Shared((parts.gate, parts.up), small, dtype, dense)
         self.down = Shared((parts.down,), small, dtype, dense)
 
-    def ahead(self, middle: Any, out: Any) -> None:
-        """Write the layer's result into `out`, of the sum behind attention; both are (tokens, width)."""
+    def ahead(self, middle: Any, out: Any) -> Any:
+        """Write the layer's result into `out`, of the sum behind attention; both are (tokens, width).
+
+        Returns what `back` is given: what goes down gave, (tokens, rank), or None.
+        """
         _, _, second, first = self._products(middle)
         gated = self.small.gate(first, second)
         del first, second
-        self.down.ahead(gated, self.down.low(gated), self.parts.down, out).add_(middle)
+        low_down = self.down.low(gated)
+        self.down.ahead(gated, low_down, self.parts.down, out).add_(middle)
+        return low_down
 
-    def back(self, middle: Any, outer: Any, sums: Gradients) -> None:
-        """Turn `middle`, in its own place, into its gradient, of that of the layer's result."""
+    def back(self, middle: Any, low_down: Any, outer: Any, sums: Gradients) -> None:
+        """Turn `middle`, in its own place, into its gradient, of that of the result; `low_down`: see `ahead`."""
         parts = self.parts
         normed, low, second, first = self._products(middle)
         # the gradient of the gated product needs no gated product, that of the adapter behind it does
         grad = self._down_gradient(outer)
         self.small.gate_back(first, second, grad)
-        self.down.back(grad, self.down.low(grad), [outer], sums, wanted=False)
+        self.down.back(grad, low_down, [outer], sums, wanted=False)
         del grad
         inner = self.gates.back(normed, low, [first, second], sums)
         del first, second, normed
-        self.small.norm_back(inner, middle, parts.second_norm, parts.eps, outer, over=True)
+        self.small.norm_back(inner, middle, parts.second_norm, parts.eps, outer, out=middle)
 
     def _products(self, middle: Any) -> tuple[Any, Any, Any, Any]:
         """Return the normed input, its low-rank part, the second product, and the first."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from strix_train.lean import attend, layer, parts, steps
+from strix_train.lean import attend, keep, layer, parts, steps
+from strix_train.lean.arena import Arena, Budget
 from strix_train.lean.attend import Seen
-from strix_train.lean.layer import Pass
-from strix_train.lean.stash import Budget, Stash, host_budget
+from strix_train.lean.keep import Keep
+from strix_train.lean.passing import Pass
+from strix_train.lean.stash import Stash, host_budget
 
 
 def install(model: Any, *, offload: bool) -> Lean | None:
@@ -34,7 +38,11 @@ class Lean:
         weight = first.first_norm
         self.kernels = attend.choose(weight.device, weight.dtype, first.heads, first.groups, first.width)
         budget = Budget(host_budget() if offload else 0)
-        self.steps, self.stash = steps.of(weight.device), Stash(budget.most > 0, budget)
+        self.steps, self.stash = steps.of(weight.device), Stash(budget.most > 0, Arena(budget))
+        # bytes that leave the GPU while a layer is computed for one token
+        self.hurry = math.inf
+        if self.stash.on and weight.device.type == "cuda":
+            self.hurry = keep.hurry(keep.measure(weight.device, weight.dtype), first)
         self.adapted = next(
             module for module in text.modules() if hasattr(module, "lora_A") and hasattr(module, "disable_adapters")
         )
@@ -105,16 +113,26 @@ class Lean:
             own = self.made[number] if self.still else parts.renewed(self.made[number])
             if self.shared is None:
                 cos, sin = kwargs["position_embeddings"]
-                rich = self._rich(hidden_states, own)
-                self.shared = Pass(cos, sin, self.seen, self.step, self.steps, self.stash, self.kernels, rich)
+                self.shared = self._pass(cos, sin, hidden_states, own)
             return layer.function().apply(own, self.shared, hidden_states, last, *own.learns())
 
         return forward
 
-    def _rich(self, hidden: Any, own: parts.Parts) -> bool:
-        """Whether there is host memory for what attention gives, so that it need not be computed twice."""
-        wide = hidden.element_size() * (2 * hidden.shape[-1] + own.heads * own.width) + 4 * own.heads
-        return self.stash.on and len(self.made) * hidden.shape[0] * hidden.shape[1] * wide <= self.stash.budget.left
+    def _pass(self, cos: Any, sin: Any, hidden: Any, own: parts.Parts) -> Pass:
+        """Return what the layers of one pass share: what they keep is what finds room on the host."""
+        self.stash.settle()  # the optimizer's states, which left after its step
+        assert self.seen is not None
+        rows, tokens, width = hidden.shape
+        slices, kernels, kept = -(-rows // self.step), self.kernels, Keep.INPUT
+        if slices > 1:
+            # there, attention's gradient is not what takes the most memory
+            kernels = replace(kernels, back=max(kernels.back, self.step * tokens))
+        if self.stash.on:
+            each = min(rows, self.step) * tokens
+            room = self.stash.arena.left
+            wanted = keep.numbers(own, width)
+            kept = keep.choose(wanted, len(self.made), slices, each, hidden.element_size(), room, self.hurry)
+        return Pass(cos, sin, self.seen, self.step, self.steps, self.stash, kernels, kept)
 
     def _norm(self, module: Any) -> None:
         """Let a norm keep its input only, in the input's own type."""

@@ -5,22 +5,21 @@ Same names, same arguments and the same results up to rounding. Imported only wh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-if TYPE_CHECKING:
-    from strix_train.lean.fourbit import Packed
+from strix_train.lean.bitkernels import unpack as unpack
+from strix_train.lean.bitkernels import unpack_both as unpack_both
 
 # See `plain`.
 UNPACKS = True
-# Widest row that one program holds, in numbers; how many numbers of a row one program takes; and how many blocks.
+# Widest row that one program holds, in numbers; how many numbers of a row one program takes.
 WIDEST = 2**15
 _FLAT = 1024
 _COLUMNS = 8192
-_BLOCKS = 64
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -61,8 +60,9 @@ def _norm_back(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _rotate(  # type: ignore[no-untyped-def]
-    x, cos, sin, heads, positions, HALF: tl.constexpr, HEADS: tl.constexpr, WIDE: tl.constexpr, BACK: tl.constexpr
-):
+    x, cos, sin, out, heads, positions, apart,
+    HALF: tl.constexpr, HEADS: tl.constexpr, WIDE: tl.constexpr, BACK: tl.constexpr,
+):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     at = tl.arange(0, WIDE)
@@ -75,8 +75,9 @@ def _rotate(  # type: ignore[no-untyped-def]
     place = x + (token * heads + head[:, None]) * (2 * HALF) + at[None, :]
     first = tl.load(place, mask=inside, other=0.0).to(tl.float32)
     second = tl.load(place + HALF, mask=inside, other=0.0).to(tl.float32)
-    tl.store(place, (first * turn - second * lift).to(x.dtype.element_ty), mask=inside)
-    tl.store(place + HALF, (second * turn + first * lift).to(x.dtype.element_ty), mask=inside)
+    to = out + token * apart + head[:, None] * (2 * HALF) + at[None, :]
+    tl.store(to, (first * turn - second * lift).to(out.dtype.element_ty), mask=inside)
+    tl.store(to + HALF, (second * turn + first * lift).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -103,45 +104,6 @@ def _gate_back(x, y, grad, width, apart, BLOCK: tl.constexpr):  # type: ignore[n
     tl.store(x + at, (outer * other * chance * (1.0 + wide * (1.0 - chance))).to(x.dtype.element_ty), mask=inside)
     tl.store(y + at, (outer * bent).to(y.dtype.element_ty), mask=inside)
     tl.store(grad + own, (bent * other).to(grad.dtype.element_ty), mask=inside)
-
-
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _unpacked(  # type: ignore[no-untyped-def]
-    data, code, scales, scale_code, outer, offset, out, first_row, first_block, wanted, blocks, apart, count, group,
-    NESTED: tl.constexpr, HALF: tl.constexpr, TOGETHER: tl.constexpr,
-):  # fmt: skip
-    number = tl.program_id(0) * TOGETHER + tl.arange(0, TOGETHER)
-    inside = number < count
-    row, block = number // wanted, number % wanted
-    place = (first_row + row).to(tl.int64) * blocks + first_block + block
-    some = tl.load(data + place[:, None] * HALF + tl.arange(0, HALF)[None, :], mask=inside[:, None], other=0)
-    scale = tl.load(scales + place, mask=inside, other=0)
-    if NESTED:
-        scale = tl.load(scale_code + scale.to(tl.int32)) * tl.load(outer + place // group, mask=inside, other=0.0)
-        scale += tl.load(offset)
-    numbers = some.to(tl.int32)
-    first = tl.load(code + (numbers >> 4)) * scale[:, None]
-    second = tl.load(code + (numbers & 15)) * scale[:, None]
-    to = row.to(tl.int64)[:, None] * apart + block[:, None] * (2 * HALF) + tl.arange(0, 2 * HALF)[None, :]
-    tl.store(out + to, tl.interleave(first, second).to(out.dtype.element_ty), mask=inside[:, None])
-
-
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _unpack(  # type: ignore[no-untyped-def]
-    data, code, scales, scale_code, outer, offset, data_2, code_2, scales_2, scale_code_2, outer_2, offset_2,
-    out, out_2, first_row, first_block, wanted, blocks, apart, count, group,
-    NESTED: tl.constexpr, HALF: tl.constexpr, TOGETHER: tl.constexpr,
-):  # fmt: skip
-    if tl.program_id(1) == 0:
-        _unpacked(
-            data, code, scales, scale_code, outer, offset, out, first_row, first_block, wanted, blocks, apart, count,
-            group, NESTED, HALF, TOGETHER,
-        )  # fmt: skip
-    else:
-        _unpacked(
-            data_2, code_2, scales_2, scale_code_2, outer_2, offset_2, out_2, first_row, first_block, wanted, blocks,
-            apart, count, group, NESTED, HALF, TOGETHER,
-        )  # fmt: skip
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -195,11 +157,12 @@ def add_norm(x: Any, more: Any, weight: Any, eps: float) -> Any:
     return out
 
 
-def norm_back(grad: Any, x: Any, weight: Any, eps: float, more: Any = None, *, over: bool = False) -> Any:
+def norm_back(grad: Any, x: Any, weight: Any, eps: float, more: Any = None, *, out: Any = None) -> Any:
     """See `plain`."""
-    x = x if over else x.contiguous()
+    out = grad if out is None else out
+    x = x if out is x else x.contiguous()
     width = x.shape[-1]
-    other, out = x if more is None else more.contiguous(), x if over else grad
+    other = x if more is None else more.contiguous()
     apart, out_apart = _apart(grad), _apart(out)
     _norm_back[(x.numel() // width,)](
         grad, x, weight, other, out, width, apart, out_apart, eps, ADD=more is not None, **_block(width)
@@ -207,16 +170,19 @@ def norm_back(grad: Any, x: Any, weight: Any, eps: float, more: Any = None, *, o
     return out
 
 
-def rotate(x: Any, cos: Any, sin: Any, *, back: bool = False) -> None:
+def rotate(x: Any, cos: Any, sin: Any, *, back: bool = False, out: Any = None) -> None:
     """See `plain`."""
     tokens, heads, width = x.shape
+    out = x if out is None else out
     together = min(16, int(triton.next_power_of_2(heads)))
     _rotate[(tokens, triton.cdiv(heads, together))](
         x,
         cos,
         sin,
+        out,
         heads,
         cos.shape[0],
+        out.stride(0),
         HALF=width // 2,
         HEADS=together,
         WIDE=int(triton.next_power_of_2(width // 2)),
@@ -236,47 +202,6 @@ def gate_back(x: Any, y: Any, grad: Any) -> None:
     """See `plain`."""
     rows, width = x.shape
     _gate_back[(rows, triton.cdiv(width, _FLAT))](x, y, grad, width, x.stride(0), BLOCK=_FLAT, num_warps=4)
-
-
-def unpack(packed: Packed, rows: slice, columns: slice, out: Any) -> Any:
-    """See `plain`."""
-    _start(1, packed, packed, rows, columns, out, out)
-    return out
-
-
-def unpack_both(first: Packed, second: Packed, rows: slice, columns: slice, out: Any) -> None:
-    """See `plain`."""
-    _start(2, first, second, rows, columns, out[0], out[1])
-
-
-def _start(which: int, first: Packed, second: Packed, rows: slice, columns: slice, out: Any, out_2: Any) -> None:
-    block, nested = first.block, first.nested
-    wanted = (columns.stop - columns.start) // block
-    count = (rows.stop - rows.start) * wanted
-    _unpack[(triton.cdiv(count, _BLOCKS), which)](
-        *_stored(first),
-        *_stored(second),
-        out,
-        out_2,
-        rows.start,
-        columns.start // block,
-        wanted,
-        first.columns // block,
-        out.stride(0),
-        count,
-        nested.group if nested else 1,
-        NESTED=nested is not None,
-        HALF=block // 2,
-        TOGETHER=_BLOCKS,
-        num_warps=4,
-    )
-
-
-def _stored(packed: Packed) -> tuple[Any, ...]:
-    """Return the tensors of a weight; where its scales are in 32 bits, others that nobody reads."""
-    inner = packed.nested
-    more = (packed.code,) * 3 if inner is None else (inner.code, inner.outer, inner.offset)
-    return packed.data, packed.code, packed.scales, *more
 
 
 def cross_entropy(logits: Any, targets: Any) -> Any:

@@ -1,66 +1,26 @@
 """One decoder layer as one autograd function: it keeps little, and makes again what its gradient needs.
 
-It keeps its input and, where that waits in host memory, what attention gave and the sum behind it, too. Rows go through
-in slices of about `ROWS` tokens, the gated part in slices of `TOKENS` where it is made whole, so that the workspace
+It keeps its input and, where that waits in host memory, more of what it computed (`Keep`). Rows go through in slices of
+about `ROWS` tokens, the gated part in slices of `TOKENS` where it is made whole, so that the workspace
 stays the same for any batch. The layer's last product is not made again: nothing in the backward pass looks at it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from strix_train.lean import attend, columns
-from strix_train.lean.attend import Choice, Seen
+from strix_train.lean import attend, columns, joined
 from strix_train.lean.columns import Columns
 from strix_train.lean.gated import Gated
+from strix_train.lean.joined import Joined
+from strix_train.lean.keep import Keep
 from strix_train.lean.linear import Gradients, Shared, cast
 from strix_train.lean.parts import Parts
-from strix_train.lean.stash import Stash, Ticket
+from strix_train.lean.passing import Heads, Kept, Pass, Slice
 
 # Tokens of a slice: fewer make products less dense, more take more memory.
-ROWS, TOKENS = 8192, 4096
-
-
-@dataclass(slots=True)
-class Pass:
-    """What all layers of one forward pass share. `cos`, `sin`: (positions, width), or (rows, positions, width).
-
-    `seen`: one for each slice of rows. `steps`: the module of the small steps. `rich`: whether what attention gave is
-    kept as well.
-    """
-
-    cos: Any
-    sin: Any
-    seen: list[Seen]
-    step: int
-    steps: Any
-    stash: Stash
-    kernels: Choice
-    rich: bool = False
-
-    def slices(self, rows: int) -> Iterator[tuple[slice, Seen, Any, Any]]:
-        """Yield slices of rows with what their tokens see, and their turns as (positions, width)."""
-        for number, start in enumerate(range(0, rows, self.step)):
-            some = slice(start, min(rows, start + self.step))
-            cos, sin = (
-                each.reshape(-1, each.shape[-1]) if len(each) == 1 else each[some].reshape(-1, each.shape[-1])
-                for each in (self.cos, self.sin)
-            )
-            yield some, self.seen[number if len(self.seen) > 1 else 0], cos, sin
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """What one slice of rows left for its gradient: its input and what attention gave; the sum of both, needed first.
-
-    `middle` is None where that is made again, as is what attention gave then.
-    """
-
-    rest: Ticket
-    middle: Ticket | None
+ROWS, TOKENS = 16384, 4096
 
 
 def rows_at_a_time(tokens: int) -> int:
@@ -74,13 +34,14 @@ class Work:
     `tokens` of all rows: where they are several slices, weights that are made of 4 bits are made once for all of them.
     """
 
-    def __init__(self, parts: Parts, shared: Pass, dtype: Any, tokens: int) -> None:
-        self.parts, self.shared, self.steps, self.dtype = parts, shared, shared.steps, dtype
-        packed = columns.packed(parts) if self.steps.UNPACKS else None
+    def __init__(self, parts: Parts, shared: Pass, dtype: Any, tokens: int, *, back: bool = False) -> None:
+        self.parts, self.shared, self.steps, self.dtype, self.tokens = parts, shared, shared.steps, dtype, tokens
+        packed, inputs = (module.packed(parts) if self.steps.UNPACKS else None for module in (columns, joined))
         self.few = TOKENS if packed is None else ROWS
         dense: dict[Any, Any] | None = {} if tokens > self.few else None
         self.inputs = Shared((parts.queries, parts.keys, parts.values), self.steps, dtype, dense)
         self.output = Shared((parts.output,), self.steps, dtype, dense)
+        self.joined = None if inputs is None or not back else Joined(parts, inputs, self.steps, dtype, dense)
         self.gated: Gated | Columns
         if packed is None:
             self.gated = Gated(parts, self.steps, dtype, dense)
@@ -89,24 +50,35 @@ class Work:
             self.gated = Columns(parts, packed, self.steps, dtype, dense)
             cast((self.inputs, self.output))
 
-    def heads(self, x: Any, cos: Any, sin: Any) -> tuple[Any, list[Any], list[Any]]:
-        """Return the normed input's low-rank part, queries, keys and values, and the former two before their norms.
-
-        x: (rows, tokens, width); queries and the like (rows, tokens, heads, width of a head).
-        """
-        parts, flat = self.parts, x.reshape(-1, x.shape[-1])
-        normed = self.steps.norm(flat, parts.first_norm, parts.eps)
+    def heads(self, x: Any, turns: tuple[Any, Any]) -> Heads:
+        """Return queries, keys and values of an input, (rows, tokens, width)."""
+        flat = x.reshape(-1, x.shape[-1])
+        normed = self.steps.norm(flat, self.parts.first_norm, self.parts.eps)
         low = self.inputs.low(normed)
+        if self.joined is not None:
+            self.joined.share()
         found = [self.inputs.ahead(normed, low, each) for each in self.inputs.projections]
-        raw: list[Any] = []
-        for at in (0, 1):
-            head = found[at].view(len(flat), -1, parts.width)
-            if parts.head_norms is not None:
-                raw.append(head)
-                head = self.steps.norm(head.view(-1, parts.width), parts.head_norms[at], parts.eps).view(head.shape)
-            self.steps.rotate(head, cos, sin)
-            found[at] = head
-        return low, [each.view(*x.shape[:2], -1, parts.width) for each in found], raw
+        return self.turned(found, x.shape[:2], turns, low)
+
+    def turned(self, found: list[Any], shape: Any, turns: tuple[Any, Any], low: Any = None) -> Heads:
+        """Return heads of what projections gave, flat: normed, where their family does that, and turned."""
+        parts = self.parts
+        made = [each.view(len(each), -1, parts.width) for each in found]
+        raw = made
+        if parts.head_norms is not None:
+            pairs = zip(made, parts.head_norms, strict=False)  # values have no norm
+            some = [self.steps.norm(each.view(-1, parts.width), by, parts.eps).view(each.shape) for each, by in pairs]
+            made = [*some, made[2]]
+        for each in made[:2]:
+            self.steps.rotate(each, *turns)
+        return Heads([each.view(*shape, -1, parts.width) for each in made], raw, low)
+
+    def again(self, kept: list[Any], shape: Any, turns: tuple[Any, Any]) -> Heads:
+        """Return heads of those that were kept: as they were before their norms where there are any, else turned."""
+        if self.parts.head_norms is not None:
+            return self.turned(kept, shape, turns)
+        made = [each.view(len(each), -1, self.parts.width) for each in kept]
+        return Heads([each.view(*shape, -1, self.parts.width) for each in made], made)
 
     def after(self, x: Any, seen: Any) -> tuple[Any, Any]:
         """Return the sum of the input and what attention adds, and the low-rank part of the latter. All flat."""
@@ -114,77 +86,134 @@ class Work:
         out = self.output.ahead(seen, low, self.parts.output)
         return out.add_(x), low
 
-    def ahead(self, x: Any, seen: Seen, turns: tuple[Any, Any], out: Any, *, stay: bool) -> Kept:
-        """Write the layer's result for a slice x, (rows, tokens, width), into `out`; return what `back` is given.
+    def ahead(self, x: Any, some: Slice, out: Any, *, stay: bool) -> tuple[Kept, Any]:
+        """Return what `back` is given, and the layer's result for a slice x, (rows, tokens, width).
 
-        `stay`: it is wanted again at once.
+        `out`: where it is written, if anywhere. `stay`: what is kept is wanted again at once.
         """
-        parts, width = self.parts, x.shape[-1]
-        _, (q, k, v), _ = self.heads(x, *turns)
-        found, saved = attend.ahead(q, k, v, seen, parts.scale, self.shared.kernels)
+        import torch
+
+        flat, shared = x.reshape(-1, x.shape[-1]), self.shared
+        heads = self.heads(x, some.turns)
+        also = [each.view(len(flat), -1) for each in heads.raw] if shared.keep is Keep.HEADS else []
+        q, k, v = heads.made
+        del heads
+        found, saved = attend.ahead(q, k, v, some.seen, self.parts.scale, shared.kernels)
         del q, k, v
-        flat = x.reshape(-1, width)
         middle, _ = self.after(flat, found.reshape(len(flat), -1))
-        written = out.view(-1, width)
+        stash, rich = shared.stash, shared.keep is not Keep.INPUT and saved is not None
+        # what goes away does so while the gated part is computed
+        groups = [[x], [found, *saved, *also], [middle]] if rich else [[x]]
+        tickets = stash.put(*groups, stay=stay)
+        kept = Kept(tickets[0], heads=rich and bool(also))
+        if rich:
+            kept.seen, kept.middle = tickets[1:]
+        del found, saved, also, groups, tickets
+        out = torch.empty_like(x) if out is None else out
+        written = out.view(-1, x.shape[-1])
+        lows = []
         for start in range(0, len(flat), self.few):
             few = slice(start, start + self.few)
-            self.gated.ahead(middle[few], written[few])
-        stash = self.shared.stash
-        if not self.shared.rich or saved is None:
-            return Kept(stash.put([x], stay=stay), None)
-        # last in, first out
-        rest = stash.put([x, found, *saved], stay=stay)
-        return Kept(rest, stash.put([middle], stay=stay, along=True))
+            lows.append(self.gated.ahead(middle[few], written[few]))
+        [kept.lows] = stash.put([each for each in lows if each is not None], along=True)
+        return kept, out
 
-    def back(self, kept: Kept, grad: Any, seen: Seen, turns: tuple[Any, Any], sums: Gradients, *, wanted: bool) -> Any:
+    def back(self, kept: Kept, grad: Any, some: Slice, sums: Gradients, out: Any, *, wanted: bool) -> Any:
         """Return the gradient of a slice, flat, of that of its result, (rows, tokens, width); None if not `wanted`.
 
-        What is needed next is fetched while the GPU computes: not before the gated part is done, which takes memory.
+        `out`: where it is written, if anywhere. What is needed next is fetched while the GPU computes, but before the
+        gated part is done, which takes memory, only what must be.
         """
-        parts, preferred, stash = self.parts, self.shared.kernels, self.shared.stash
-        outer = grad.reshape(-1, grad.shape[-1])
-        if kept.middle is not None:
-            [middle] = stash.get(kept.middle)
-            stash.before(kept.middle)
-            self.all_gated_back(middle, outer, sums)
-            x, found, *saved = stash.get(kept.rest)
-            stash.before(kept.rest)
-            low, (q, k, v), raw = self.heads(x, *turns)
-            _, attention_back = attend.again(q, k, v, seen, parts.scale, preferred, (found, saved))
+        scale, kernels, stash, shape = self.parts.scale, self.shared.kernels, self.shared.stash, grad.shape[:2]
+        outer, x = grad.reshape(-1, grad.shape[-1]), None
+        lows, before = [] if kept.lows is None else stash.get(kept.lows), stash.previous(kept.x)
+        if kept.seen is None or kept.middle is None:
+            [x] = stash.get(kept.x)
+            heads = self.heads(x, some.turns)
+            q, k, v = heads.made
+            found, attention_back = attend.again(q, k, v, some.seen, scale, kernels)
             found = found.reshape(len(outer), -1)
-            low_output = self.output.low(found)
+            middle, low = self.after(x.reshape(outer.shape), found)
+            self.all_gated_back(middle, lows, outer, sums)
         else:
-            [x] = stash.get(kept.rest)
-            low, (q, k, v), raw = self.heads(x, *turns)
-            found, attention_back = attend.again(q, k, v, seen, parts.scale, preferred)
+            [middle] = stash.get(kept.middle)
+            stash.fetch(kept.seen, None if kept.heads else kept.x)
+            self.all_gated_back(middle, lows, outer, sums)
+            found, *saved = stash.get(kept.seen)
+            # one slice alone takes the most here, and waits with what is next
+            stash.fetch(kept.x, None if len(outer) == self.tokens else before)
+            if kept.heads:
+                saved, also = saved[:-3], saved[-3:]
+                heads = self.again(also, shape, some.turns)
+                del also
+            else:
+                [x] = stash.get(kept.x)
+                heads = self.heads(x, some.turns)
+            q, k, v = heads.made
+            _, attention_back = attend.again(q, k, v, some.seen, scale, kernels, (found, saved))
+            del saved
             found = found.reshape(len(outer), -1)
-            middle, low_output = self.after(x.reshape(outer.shape), found)
-            self.all_gated_back(middle, outer, sums)
-            stash.before(kept.rest)
-        inner = self.output.back(found, low_output, [middle], sums)
+            low = self.output.low(found)
+        inner = self.output.back(found, low, [middle], sums)
         del found
-        heads = list(attention_back(inner.view(q.shape)))
+        grads = list(attention_back(inner.view(*shape, -1, self.parts.width)))
+        heads.made = []
         del inner, attention_back, q, k, v
-        for at in (0, 1):
-            heads[at] = heads[at].contiguous()
-            turned = heads[at].view(len(outer), -1, parts.width)
-            self.steps.rotate(turned, *turns, back=True)
-            if parts.head_norms is not None:
-                rows = turned.view(-1, parts.width), raw[at].reshape(-1, parts.width)
-                self.steps.norm_back(*rows, parts.head_norms[at], parts.eps)
-        flats = [each.reshape(len(outer), -1) for each in heads]
-        del heads, raw
-        flat = x.reshape(outer.shape)
-        # made again: beside what attention's gradient takes there is little room
-        normed = self.steps.norm(flat, parts.first_norm, parts.eps)
-        result = self.inputs.back(normed, low, flats, sums, wanted=wanted)
-        return self.steps.norm_back(result, flat, parts.first_norm, parts.eps, middle) if wanted else None
+        stash.fetch(before)
+        if x is None:
+            [x] = stash.get(kept.x)
+        x = x.reshape(outer.shape)
+        normed, result = self.heads_back(x, heads, grads, some.turns, sums, wanted=wanted)
+        if result is None:
+            return None
+        parts = self.parts
+        # in the place of what nobody needs any more
+        out = normed if out is None else out
+        return self.steps.norm_back(result, x, parts.first_norm, parts.eps, middle, out=out)
 
-    def all_gated_back(self, middle: Any, outer: Any, sums: Gradients) -> None:
+    def heads_back(
+        self, x: Any, heads: Heads, grads: list[Any], turns: tuple[Any, Any], sums: Gradients, *, wanted: bool
+    ) -> tuple[Any, Any]:
+        """Return the normed input, and its gradient of those of its heads; None if not `wanted`."""
+        whole, places = (None, [None] * 3) if self.joined is None else self.joined.room(len(x))
+        for at, place in enumerate(places):
+            turned = grads[at].contiguous().view(len(x), -1, self.parts.width)
+            grads[at] = turned.view(len(x), -1)
+            to = None if place is None else place.unflatten(1, turned.shape[1:])
+            if at < len(heads.raw) - 1:
+                self.turned_back(turned, at, heads.raw[at], turns, to)
+            elif to is not None:
+                to.copy_(turned)
+            del turned
+            if to is not None:
+                grads[at] = None
+        # made only now, or again: beside what attention's gradient takes there is little room
+        normed = self.steps.norm(x, self.parts.first_norm, self.parts.eps)
+        if self.joined is not None:
+            heads.raw = []
+            return normed, self.joined.back(normed, whole, sums, wanted=wanted)
+        low = self.inputs.low(normed) if heads.low is None else heads.low
+        return normed, self.inputs.back(normed, low, grads, sums, wanted=wanted)
+
+    def turned_back(self, grad: Any, at: int, raw: Any, turns: tuple[Any, Any], to: Any) -> None:
+        """Turn the gradient of queries or keys, (tokens, heads, width), into that before they were normed and turned.
+
+        In its own place, or in that of `to`.
+        """
+        norms, width = self.parts.head_norms, self.parts.width
+        if norms is None:
+            self.steps.rotate(grad, *turns, back=True, out=to)
+            return
+        self.steps.rotate(grad, *turns, back=True)
+        self.steps.norm_back(grad.view(-1, width), raw.reshape(-1, width), norms[at], self.parts.eps)
+        if to is not None:
+            to.copy_(grad)
+
+    def all_gated_back(self, middle: Any, lows: list[Any], outer: Any, sums: Gradients) -> None:
         """Turn the sum behind attention into its gradient, in place, of the layer's result's."""
-        for start in range(0, len(middle), self.few):
+        for number, start in enumerate(range(0, len(middle), self.few)):
             few = slice(start, start + self.few)
-            self.gated.back(middle[few], outer[few], sums)
+            self.gated.back(middle[few], lows[number] if lows else None, outer[few], sums)
 
 
 @functools.cache
@@ -199,12 +228,16 @@ def function() -> Any:
         def forward(ctx: Any, parts: Parts, shared: Pass, x: Any, last: bool, *learns: Any) -> Any:
             ctx.parts, ctx.shared, ctx.learns, ctx.kept = parts, shared, learns, []
             x = x.detach().contiguous()
-            out = torch.empty_like(x)
+            slices = list(shared.slices(len(x)))
+            out = torch.empty_like(x) if len(slices) > 1 else None
             with torch.autocast(x.device.type, enabled=False):
                 work = Work(parts, shared, x.dtype, x.shape[0] * x.shape[1])
-                for some, seen, *turns in shared.slices(len(x)):
-                    stay = last and some.stop == len(x)
-                    ctx.kept.append(work.ahead(x[some], seen, (turns[0], turns[1]), out[some], stay=stay))
+                for some in slices:
+                    stay = last and some is slices[-1]
+                    to = None if out is None else out[some.rows]
+                    kept, found = work.ahead(x[some.rows], some, to, stay=stay)
+                    ctx.kept.append(kept)
+                    out = found if out is None else out
             return out
 
         @staticmethod
@@ -212,19 +245,16 @@ def function() -> Any:
             [grad] = outer
             shared, wanted, sums = ctx.shared, ctx.needs_input_grad[2], Gradients()
             with torch.autocast(grad.device.type, enabled=False), torch.no_grad():
-                work = Work(ctx.parts, shared, grad.dtype, grad.shape[0] * grad.shape[1])
+                work = Work(ctx.parts, shared, grad.dtype, grad.shape[0] * grad.shape[1], back=True)
                 slices = list(shared.slices(len(grad)))
-                found = torch.empty(grad.shape, dtype=grad.dtype, device=grad.device) if len(slices) > 1 else None
-                for some, seen, *turns in reversed(slices):
-                    turned = (turns[0], turns[1])
-                    part = work.back(ctx.kept.pop(), grad[some], seen, turned, sums, wanted=wanted)
-                    if not wanted:
-                        continue
-                    if found is None:
+                several = wanted and len(slices) > 1
+                found = torch.empty(grad.shape, dtype=grad.dtype, device=grad.device) if several else None
+                for some in reversed(slices):
+                    out = None if found is None else found[some.rows].view(-1, grad.shape[-1])
+                    part = work.back(ctx.kept.pop(), grad[some.rows], some, sums, out, wanted=wanted)
+                    if found is None and wanted:
                         found = part.view(grad.shape)
-                    else:
-                        found[some] = part.view(grad[some].shape)
-                    del part
+                    del part, out
             return None, None, found if wanted else None, None, *sums.take(ctx.learns)
 
     return Layer

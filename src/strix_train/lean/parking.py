@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from strix_train.lean.arena import pinned, power
 from strix_train.lean.stash import Stash, size_of
 
 
@@ -39,16 +40,15 @@ class Parking:
 
     def park(self) -> None:
         """Put the states away."""
+        flat, self.flat = self.flat, None
         if self.host is None:
             self._gather()
-        if self.host is None:
-            return
-        flat, self.flat = self.flat, None
-        if flat.is_cuda:
+        elif flat.is_cuda:
             self.done = self.stash.leave(flat, self.host)
         else:
             self.host.copy_(flat)
-        self._hand_out(self.host)
+        if self.host is not None:
+            self._hand_out(self.host)
 
     def wait(self) -> None:
         """Wait until the states are on the host."""
@@ -59,12 +59,11 @@ class Parking:
     def forget(self) -> None:
         """Take other states, which were loaded."""
         if self.host is not None:
-            self.stash.budget.give(size_of(self.host))
+            self.stash.arena.budget.give(power(size_of(self.host)))
         self.host, self.kept = None, []
 
     def _gather(self) -> None:
         """Find the states after a first step and put them end to end. Leaves them alone where the host has no room."""
-        import torch
 
         found = []
         for weights in self.optimizer.param_groups:
@@ -73,28 +72,29 @@ class Parking:
                 found += [(state, name, each) for name, each in state.items() if _moves(each, weight)]
         if not found or len({each.dtype for _, _, each in found}) != 1:
             return
-        total = sum(each.numel() for _, _, each in found)
-        size = total * found[0][2].element_size()
-        if not self.stash.budget.take(size):
+        total, dtype = sum(each.numel() for _, _, each in found), found[0][2].dtype
+        bytes_wanted = total * found[0][2].element_size()
+        if not self.stash.arena.budget.take(power(bytes_wanted)):
             return
-        device = found[0][2].device
-        try:
-            self.host = torch.empty(total, dtype=found[0][2].dtype, pin_memory=device.type == "cuda")
-        except RuntimeError:
-            self.stash.budget.give(size)
+        memory = pinned(bytes_wanted)
+        if memory is None:
+            self.stash.arena.budget.give(power(bytes_wanted))
             return
+        self.host = memory.view(dtype)
         self.kept = [(state, name, each.shape) for state, name, each in found]
-        self.flat = torch.empty_like(self.host, device=device, pin_memory=False)
-        at = 0
-        for _, _, each in found:
-            self.flat[at : at + each.numel()].copy_(each.reshape(-1))
-            at += each.numel()
+        # straight to the host: there is no room for all of them twice
+        for place, (_, _, each) in zip(self._parts(self.host), found, strict=True):
+            place.copy_(each)
 
     def _hand_out(self, flat: Any) -> None:
         """Let the optimizer's states be parts of a flat tensor."""
+        for (state, name, _), part in zip(self.kept, self._parts(flat), strict=True):
+            state[name] = part
+
+    def _parts(self, flat: Any) -> list[Any]:
+        """Return the parts of a flat tensor, each in the shape of its state."""
         parts = flat.split([shape.numel() for _, _, shape in self.kept])
-        for (state, name, shape), part in zip(self.kept, parts, strict=True):
-            state[name] = part.view(shape)
+        return [part.view(shape) for part, (_, _, shape) in zip(parts, self.kept, strict=True)]
 
 
 def _moves(value: Any, weight: Any) -> bool:

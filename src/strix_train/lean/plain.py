@@ -27,8 +27,11 @@ def add_norm(x: Any, more: Any, weight: Any, eps: float) -> Any:
     return norm(more, weight, eps)
 
 
-def norm_back(grad: Any, x: Any, weight: Any, eps: float, more: Any = None, *, over: bool = False) -> Any:
-    """Turn the gradient of `norm`'s result into that of `x`, in its own place or `over` x; `more` is added to it."""
+def norm_back(grad: Any, x: Any, weight: Any, eps: float, more: Any = None, *, out: Any = None) -> Any:
+    """Turn the gradient of `norm`'s result into that of `x`, in its own place or that of `out`; `more` is added to it.
+
+    `out` may be x.
+    """
     wide = x.float()
     scale = (wide.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
     unit = wide * scale
@@ -36,13 +39,14 @@ def norm_back(grad: Any, x: Any, weight: Any, eps: float, more: Any = None, *, o
     found = scale * (weighed - unit * (weighed * unit).mean(-1, keepdim=True))
     if more is not None:
         found += more.float()
-    return (x if over else grad).copy_(found)
+    return (grad if out is None else out).copy_(found)
 
 
-def rotate(x: Any, cos: Any, sin: Any, *, back: bool = False) -> None:
-    """Turn heads (tokens, heads, width) by their positions, in place; `back` turns them back.
+def rotate(x: Any, cos: Any, sin: Any, *, back: bool = False, out: Any = None) -> None:
+    """Turn heads (tokens, heads, width) by their positions; `back` turns them back. In place, or in that of `out`.
 
-    `cos`, `sin`: (positions, width); token t stands at row t modulo positions. Both halves of a row are equal.
+    Tokens of `out` may stand apart. `cos`, `sin`: (positions, width); token t stands at row t modulo positions. Both
+    halves of a row are equal.
     """
     half = x.shape[-1] // 2
     times = x.shape[0] // cos.shape[0]
@@ -51,7 +55,8 @@ def rotate(x: Any, cos: Any, sin: Any, *, back: bool = False) -> None:
         lift = -lift
     first, second = x[..., :half].float(), x[..., half:].float()
     made = (first * turn - second * lift, second * turn + first * lift)
-    x[..., :half], x[..., half:] = made
+    out = x if out is None else out
+    out[..., :half], out[..., half:] = made
 
 
 def gate(x: Any, y: Any) -> Any:

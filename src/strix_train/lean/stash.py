@@ -11,32 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from strix_train.lean.arena import Arena, Budget, Region
+
 # Smaller tensors stay where they are, in bytes: a copy takes some microseconds to start.
-_LEAST = 2**20
-
-
-@dataclass(slots=True)
-class Budget:
-    """Bytes of host memory that may be taken, and those that are."""
-
-    most: int
-    taken: int = 0
-
-    @property
-    def left(self) -> int:
-        """Bytes that may still be taken."""
-        return max(0, self.most - self.taken)
-
-    def take(self, size: int) -> bool:
-        """Take `size` bytes, all of them or, where there are fewer, none; return whether they were taken."""
-        if size > self.left:
-            return False
-        self.taken += size
-        return True
-
-    def give(self, size: int) -> None:
-        """Give bytes back that were taken."""
-        self.taken -= size
+LEAST = 2**18
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -44,7 +22,7 @@ class Ticket:
     """Tensors that were put away together. `here`: on the GPU, or None; `there`: those on the host, or None.
 
     `ready`: when they are where they are copied to. `before`: the ticket given out before this one, wanted after it.
-    `free`: gives back what the host's part takes of the budget, once; also called when nobody has the ticket any more.
+    `free`: gives the host's memory back, once; also called when nobody has the ticket any more.
     """
 
     here: list[Any]
@@ -53,67 +31,89 @@ class Ticket:
     before: Any = None
     free: Any = None
 
+    def pairs(self) -> list[tuple[Any, Any]]:
+        """Return each tensor's two places."""
+        return list(zip(self.here, self.there, strict=True))
+
 
 @dataclass(slots=True)
 class Stash:
     """Last in, first out: the ticket before can be fetched while the present one is used.
 
-    `on`: whether anything is copied. `budget`: of host memory; what finds no room in it stays where it is.
+    `on`: whether anything is copied. `arena`: where to; what finds no room there stays where it is.
     """
 
     on: bool
-    budget: Budget = field(default_factory=lambda: Budget(0))
+    arena: Arena = field(default_factory=lambda: Arena(Budget(0)))
     _out: Any = None
     _back: Any = None
     _last: Any = None
     _leaving: list[tuple[Any, Any]] = field(default_factory=list)
 
-    def put(self, tensors: list[Any], *, stay: bool = False, along: bool = False) -> Ticket:
-        """Put tensors away and return their ticket.
+    def put(self, *groups: list[Any], stay: bool = False, along: bool = False) -> list[Ticket]:
+        """Put groups of tensors away, one after the other, and return their tickets.
 
-        `stay`: they are wanted again at once. `along`: what was put away just before them was made with them, so that
-        there is nothing to compute while it leaves, and nobody waits for it.
+        `stay`: all but the first group are wanted again at once. `along`: nobody waits for what was put away before
+        them: what left with it may still be on its way.
         """
-        ticket = Ticket(list(tensors), [None] * len(tensors), before=self._last)
-        self._last = weakref.ref(ticket)
         if not along:
-            self._left()
-        if not self.on or stay:
-            return ticket
-        large = [at for at, each in enumerate(tensors) if each.is_cuda and size_of(each) >= _LEAST]
-        size = sum(size_of(tensors[at]) for at in large)
-        if not large or not self.budget.take(size):
-            return ticket
-        rooms = {at: self._room(tensors[at]) for at in large}
-        if any(room is None for room in rooms.values()):
-            self.budget.give(size)
-            return ticket
-        ticket.free = weakref.finalize(ticket, self.budget.give, size)
+            self.settle()
+        tickets, leaving = [], []
+        for number, tensors in enumerate(groups):
+            ticket = Ticket(list(tensors), [None] * len(tensors), before=self._last)
+            self._last = weakref.ref(ticket)
+            tickets.append(ticket)
+            if self.on and not (stay and number) and self._rooms(ticket):
+                leaving.append(ticket)
+        pairs = [(here, there) for ticket in leaving for here, there in ticket.pairs() if there is not None]
+        if pairs:
+            ready = self._send(pairs)
+            for ticket in leaving:
+                ticket.ready = ready
+                ticket.here = [None if there is not None else here for here, there in ticket.pairs()]
+        return tickets
+
+    def _rooms(self, ticket: Ticket) -> bool:
+        """Make room on the host for a ticket's large tensors, for all of them or none; return whether there is any."""
+        regions: list[Region] = []
+        for at, each in enumerate(ticket.here):
+            if not each.is_cuda or size_of(each) < LEAST:
+                continue
+            room = self.arena.take(each)
+            if room is None:
+                ticket.there = [None] * len(ticket.here)
+                give(regions)
+                return False
+            regions.append(room[0])
+            ticket.there[at] = room[1]
+        if not regions:
+            return False
+        ticket.free = weakref.finalize(ticket, give, regions)
         ticket.free.atexit = False
-        ticket.ready = self._send([(tensors[at], rooms[at]) for at in large])
-        for at in large:
-            ticket.here[at], ticket.there[at] = None, rooms[at]
-        return ticket
+        return True
 
     def get(self, ticket: Ticket) -> list[Any]:
         """Return the tensors, which are the caller's from now on."""
-        self._left()
+        self.settle()
         if ticket.ready is None:
             found, ticket.here = ticket.here, []
             return found
         import torch
 
-        self._fetch(ticket)
+        self.fetch(ticket)
         torch.cuda.current_stream().wait_event(ticket.ready)
         found, ticket.here, ticket.there = ticket.here, [], []
         ticket.free()
         return found
 
-    def before(self, ticket: Ticket) -> None:
-        """Begin to fetch what was put away before a ticket, which is wanted next."""
-        found = ticket.before() if ticket.before is not None else None
-        if found is not None:
-            self._fetch(found)
+    def previous(self, ticket: Ticket) -> Ticket | None:
+        """Return what was put away before a ticket and is wanted after it, the nearest that is away."""
+        found: Ticket | None = ticket
+        while found is not None:
+            found = found.before() if found.before is not None else None
+            if found is None or found.ready is not None:
+                break
+        return found
 
     def leave(self, tensor: Any, there: Any) -> Any:
         """Begin to copy a tensor to the host and let go of it when it is there; return what to wait for."""
@@ -133,7 +133,7 @@ class Stash:
         self._leaving.append(([tensor for tensor, _ in pairs], done))
         return done
 
-    def _left(self) -> None:
+    def settle(self) -> None:
         """Let go of what is on its way to the host: the GPU waits until it is there, so that its memory is free."""
         if self._leaving:
             import torch
@@ -142,31 +142,30 @@ class Stash:
                 torch.cuda.current_stream().wait_event(done)
             self._leaving.clear()
 
-    def _fetch(self, ticket: Ticket) -> None:
-        """Begin to copy a ticket's tensors back, where that was not done."""
-        missing = [at for at, room in enumerate(ticket.there) if room is not None and ticket.here[at] is None]
+    def fetch(self, *tickets: Ticket | None) -> None:
+        """Begin to copy tickets' tensors back, those that are wanted next, where that was not done."""
+        away = [ticket for ticket in tickets if ticket is not None and ticket.ready is not None]
+        missing = [
+            (ticket, at)
+            for ticket in away
+            for at, (here, there) in enumerate(ticket.pairs())
+            if there is not None and here is None
+        ]
         if not missing:
             return
         import torch
 
-        for at in missing:
+        for ticket, at in missing:
             ticket.here[at] = torch.empty_like(ticket.there[at], device="cuda", pin_memory=False)
-        self._back.wait_event(ticket.ready)
+        for ticket in away:
+            self._back.wait_event(ticket.ready)
         self._back.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._back):
-            for at in missing:
+            for ticket, at in missing:
                 ticket.here[at].copy_(ticket.there[at], non_blocking=True)
-            ticket.ready = self._back.record_event()
-
-    def _room(self, tensor: Any) -> Any:
-        """Return pinned memory of a tensor's shape, None where the host has none; PyTorch keeps what was freed."""
-        import torch
-
-        try:
-            return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        except RuntimeError:
-            self.on = False  # what is away comes back; what comes from now on stays
-            return None
+            done = self._back.record_event()
+        for ticket, _ in missing:
+            ticket.ready = done
 
 
 def size_of(tensor: Any) -> int:
@@ -174,11 +173,16 @@ def size_of(tensor: Any) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
-def host_budget() -> int:
-    """Return the bytes of host memory that tensors may wait in: a quarter of what is free, of this container's at most.
+def give(regions: list[Region]) -> None:
+    """Give back the host's memory of a ticket, the last part first."""
+    for region in reversed(regions):
+        region.give()
 
-    The processes of one machine (LOCAL_WORLD_SIZE of them) share it. PyTorch rounds pinned memory up to powers of two,
-    so that it can become twice as much.
+
+def host_budget() -> int:
+    """Return the bytes of host memory that tensors may wait in: half of what is free, of this container's at most.
+
+    The processes of one machine (LOCAL_WORLD_SIZE of them) share it.
     """
     free = []
     try:
@@ -192,4 +196,4 @@ def host_budget() -> int:
         free.append(max(0, int(most) - int(used)))
     except (OSError, ValueError):
         pass  # no container, or one without a limit
-    return min(free) // 4 // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return min(free) // 2 // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

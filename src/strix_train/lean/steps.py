@@ -70,11 +70,14 @@ def results(module: ModuleType, x: Any, y: Any, grad: Any, weight: Any, cos: Any
     first, second, third = x.clone(), y.clone(), grad.clone()
     found = [module.norm(x, weight, 1e-5), module.add_norm(x, sums, weight, 1e-5), sums]
     found += [module.norm_back(grad.clone(), x, weight, 1e-5, y), module.norm_back(grad.clone(), x, weight, 1e-5)]
-    found.append(module.norm_back(grad.clone(), x.clone(), weight, 1e-5, y, over=True))
+    over = x.clone()
+    found.append(module.norm_back(grad.clone(), over, weight, 1e-5, y, out=over))
     for back in (False, True):
         turned = x.clone().view(len(x), -1, cos.shape[1])
         module.rotate(turned, cos, sin, back=back)
-        found.append(turned)
+        apart = x.new_zeros(len(x), turned.shape[1] + 1, cos.shape[1])[:, 1:]
+        module.rotate(turned, cos, sin, back=not back, out=apart)
+        found += [turned, apart]
     module.gate_back(first, second, third)
     packed, wide = _packed(x.float()), x.new_zeros(2, 130)
     found.append(module.unpack(packed, slice(0, 2), slice(0, 128), wide[:, :128]))
@@ -88,7 +91,8 @@ def results(module: ModuleType, x: Any, y: Any, grad: Any, weight: Any, cos: Any
     halves = torch.cat((x, y), -1)
     found.append(module.norm(x, weight, 1e-5, out=x.new_zeros(len(x), 2 * x.shape[1])[:, : x.shape[1]]))
     last, wide_grad = grad.clone(), torch.cat((grad, y), -1)
-    found.append(module.norm_back(wide_grad[:, : x.shape[1]], x.clone(), weight, 1e-5, y, over=True))
+    other = torch.empty_like(x)
+    found.append(module.norm_back(wide_grad[:, : x.shape[1]], x, weight, 1e-5, y, out=other))
     found.append(module.norm_back(wide_grad[:, : x.shape[1]], x, weight, 1e-5))
     module.gate_back(halves[:, : x.shape[1]], halves[:, x.shape[1] :], last)
     found += [halves, last]
