@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 # none of them imports torch before it computes
 from strix_train.backends import chunkedloss
-from strix_train.lean import attend, columns, layer, stash
+from strix_train.lean import attend, columns, layer
 
 if TYPE_CHECKING:
     from strix_train.estimate.memory import Wish
@@ -58,9 +58,8 @@ def peak(wish: Wish) -> tuple[Moment, float]:
     states = 2.0 * learned
     parked = states if wish.offload and wish.parks else 0.0
     waiting = states - parked
-    # what each layer leaves on the device: its input where nothing waits elsewhere, and its last adapter's middle
-    lows = 0.0 if wish.offload and few * wish.rank * width >= stash.LEAST else float(tokens * wish.rank * width)
-    kept = shape.layers * (lows + (0.0 if wish.offload else stream))
+    # what each layer leaves on the device: its last adapter's middle, and its input where nothing waits elsewhere
+    kept = shape.layers * float(tokens * wish.rank * width + (0 if wish.offload else stream))
     rows = min(tokens, chunkedloss.fused_at_a_time(chunkedloss.tokens_at_a_time(shape.vocabulary), tokens))
     chunk = rows * (shape.vocabulary + shape.hidden) * width
     # weights of 4 bits are made once for all slices of a layer, where there are several
@@ -78,10 +77,10 @@ def peak(wish: Wish) -> tuple[Moment, float]:
     # back: the gradient, in several slices the one that is made as well; and what was fetched, or made again
     through = made + stream * (2.0 if some < tokens else 1.0)
     mine = part + seen + heads + (0.0 if wish.offload else part)
-    # what attention takes, gives back, and works with; beside it, the next layer's sum is fetched
-    at_once = attend.BACK if some == tokens else some
+    # what attention takes, gives back, and works with; beside it, of several slices, the next one's sum is fetched
+    at_once = attend.BACK if some == tokens and not wish.packed else some
     back = attend.few_rows(some // wish.length, wish.length, at_once)[0].stop * wish.length * block.queries
-    attention = 2.0 * part + 2.0 * seen + 2.0 * heads + _ATTENTION * back + part * wish.offload
+    attention = 2.0 * part + 2.0 * seen + 2.0 * heads + _ATTENTION * back + part * (wish.offload and some < tokens)
     most = through + max(mine + piece + gated_back, attention)
     # the last layer is not put away, it is wanted at once
     last = 2.0 * part + seen + heads if wish.offload else 0.0

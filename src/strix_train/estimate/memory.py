@@ -36,7 +36,8 @@ class Wish:
     `eager`: attention that holds its scores. `offload`: what layers leave behind moves to the system's memory. `lean`:
     layers are lean (strix_train.lean). `parks`: their optimizer's states move there, too, between its steps.
     `chunked`: the loss never holds all logits. `scores`: the loss has no logits (reward models). `copies`: models
-    beside the one that learns. `generates`: tokens that are generated for each row before the step.
+    beside the one that learns. `generates`: tokens that are generated for each row before the step. `packed`: rows have
+    several texts.
     """
 
     shape: Shape
@@ -59,6 +60,7 @@ class Wish:
     targets: frozenset[str] | None = None
     lean: bool = False
     parks: bool = True
+    packed: bool = False
 
     @property
     def tokens(self) -> int:

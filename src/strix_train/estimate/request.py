@@ -79,6 +79,7 @@ def wish(
         generates=method.max_new_tokens if isinstance(method, Grpo) else 0,
         targets=targets,
         lean=lean,
+        packed=bool(recipe.data.packing),
     )
 
 

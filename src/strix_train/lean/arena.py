@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-# Bytes: where tensors begin; the smallest piece, and the largest but for one tensor that is larger.
+# Bytes: where tensors begin; the smallest piece, and the largest but for large tensors, of which each holds several.
 _EVEN = 512
 _LEAST, _MOST = 2**26, 2**30
+_SEVERAL = 8
 
 
 @dataclass(slots=True)
@@ -69,34 +70,54 @@ class Arena:
     def __init__(self, budget: Budget) -> None:
         self.budget, self.pieces = budget, list[Piece]()
 
-    @property
-    def left(self) -> int:
-        """Bytes that can still be put here: an eighth less than there is, since ends of pieces may be too short."""
-        return (self.budget.left + sum(len(each.memory) - each.top for each in self.pieces)) * 7 // 8
+    def left(self, most: int) -> int:
+        """Return the bytes that can still be put here, of tensors of at most `most` bytes, however they come.
+
+        A piece that has no room for one of them is full but for less than that.
+        """
+        size, budget = _even(most), self.budget.left
+        free = [len(each.memory) - each.top for each in self.pieces]
+        wanted = self._wanted(size)
+        while wanted > max(budget, power(size)):
+            wanted //= 2
+        free += [wanted] * (budget // wanted)
+        return sum(max(0, each - size) for each in free)
 
     def take(self, like: Any) -> tuple[Region, Any] | None:
         """Return room for a tensor and a tensor there of its shape and type; None where there is no room."""
-        size = -(-int(like.numel() * like.element_size()) // _EVEN) * _EVEN
+        size = _even(int(like.numel() * like.element_size()))
         piece = next((each for each in self.pieces if len(each.memory) - each.top >= size), None) or self._more(size)
         if piece is None:
             return None
-        region = Region(piece, piece.top)
-        piece.regions.append(region)
-        piece.top += size
+        region = Region(piece, 0)
+        piece.regions.append(region)  # from here on, whatever is given back lies below it
+        region.start = piece.top
+        piece.top = region.start + size
         flat = piece.memory[region.start : region.start + like.numel() * like.element_size()]
         return region, flat.view(like.dtype).view(like.shape)
 
-    def _more(self, size: int) -> Piece | None:
-        """Return a new piece, as large as all before it: few where little is put away, and soon as large as can be."""
+    def _wanted(self, size: int) -> int:
+        """Return the bytes of a new piece: of all before it, so that they are few, or of several such tensors."""
         whole = sum(len(each.memory) for each in self.pieces)
-        for wanted in (max(power(size), min(_MOST, max(_LEAST, power(whole)))), power(size)):
-            if self.budget.take(wanted):
-                memory = pinned(wanted)
-                if memory is not None:
-                    self.pieces.append(Piece(memory))
-                    return self.pieces[-1]
-                self.budget.give(wanted)
-        return None
+        return max(_SEVERAL * power(size), min(_MOST, max(_LEAST, power(whole))))
+
+    def _more(self, size: int) -> Piece | None:
+        """Return a new piece for a tensor of `size` bytes and others, or None where the host has no room."""
+        wanted = self._wanted(size)
+        while wanted > max(self.budget.left, power(size)):
+            wanted //= 2
+        if not self.budget.take(wanted):
+            return None
+        memory = pinned(wanted)
+        if memory is None:
+            self.budget.most = self.budget.taken = self.budget.taken - wanted  # nor will it have any later
+            return None
+        self.pieces.append(Piece(memory))
+        return self.pieces[-1]
+
+
+def _even(size: int) -> int:
+    return -(-size // _EVEN) * _EVEN
 
 
 def power(size: int) -> int:

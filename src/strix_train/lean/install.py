@@ -129,8 +129,7 @@ class Lean:
             kernels = replace(kernels, back=max(kernels.back, self.step * tokens))
         if self.stash.on:
             each = min(rows, self.step) * tokens
-            room = self.stash.arena.left
-            wanted = keep.numbers(own, width)
+            wanted, room = keep.numbers(own, width), self.stash.arena.left
             kept = keep.choose(wanted, len(self.made), slices, each, hidden.element_size(), room, self.hurry)
         return Pass(cos, sin, self.seen, self.step, self.steps, self.stash, kernels, kept)
 

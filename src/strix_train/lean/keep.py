@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -70,17 +70,25 @@ def hurry(pace: Pace, own: Parts) -> float:
 
 
 def choose(
-    wanted: Sequence[Sequence[int]], layers: int, slices: int, tokens: int, size: int, room: int, leaves: float
+    wanted: Sequence[Sequence[int]],
+    layers: int,
+    slices: int,
+    tokens: int,
+    size: int,
+    room: Callable[[int], int],
+    leaves: float,
 ) -> Keep:
     """Return the most that finds room, and leaves the GPU while it computes.
 
-    `wanted`: see `numbers`. `tokens` of one of the `slices` of rows, numbers of `size` bytes, `room` bytes of the host.
+    `wanted`: see `numbers`. `tokens` of one of the `slices` of rows, numbers of `size` bytes. `room`: bytes of the
+    host for tensors of at most so many bytes.
     `leaves`: see `hurry`.
     """
-    found, taken, moved = Keep.INPUT, 0, 0
+    found, taken, moved, largest = Keep.INPUT, 0, 0, 0
     for keep, more in zip(Keep, wanted, strict=True):
         taken += layers * slices * tokens * size * sum(more)
         moved += sum(more) * size
-        if taken <= room and moved <= leaves:
+        largest = max(largest, *more)
+        if taken <= room(largest * tokens * size) and moved <= leaves:
             found = keep
     return found

@@ -111,11 +111,9 @@ class Work:
         del found, saved, also, groups, tickets
         out = torch.empty_like(x) if out is None else out
         written = out.view(-1, x.shape[-1])
-        lows = []
         for start in range(0, len(flat), self.few):
             few = slice(start, start + self.few)
-            lows.append(self.gated.ahead(middle[few], written[few]))
-        [kept.lows] = stash.put([each for each in lows if each is not None], along=True)
+            kept.lows.append(self.gated.ahead(middle[few], written[few]))
         return kept, out
 
     def back(self, kept: Kept, grad: Any, some: Slice, sums: Gradients, out: Any, *, wanted: bool) -> Any:
@@ -126,7 +124,7 @@ class Work:
         """
         scale, kernels, stash, shape = self.parts.scale, self.shared.kernels, self.shared.stash, grad.shape[:2]
         outer, x = grad.reshape(-1, grad.shape[-1]), None
-        lows, before = [] if kept.lows is None else stash.get(kept.lows), stash.previous(kept.x)
+        before = stash.previous(kept.x)
         if kept.seen is None or kept.middle is None:
             [x] = stash.get(kept.x)
             heads = self.heads(x, some.turns)
@@ -134,11 +132,11 @@ class Work:
             found, attention_back = attend.again(q, k, v, some.seen, scale, kernels)
             found = found.reshape(len(outer), -1)
             middle, low = self.after(x.reshape(outer.shape), found)
-            self.all_gated_back(middle, lows, outer, sums)
+            self.all_gated_back(middle, kept.lows, outer, sums)
         else:
             [middle] = stash.get(kept.middle)
             stash.fetch(kept.seen, None if kept.heads else kept.x)
-            self.all_gated_back(middle, lows, outer, sums)
+            self.all_gated_back(middle, kept.lows, outer, sums)
             found, *saved = stash.get(kept.seen)
             # one slice alone takes the most here, and waits with what is next
             stash.fetch(kept.x, None if len(outer) == self.tokens else before)
@@ -158,6 +156,8 @@ class Work:
         del found
         grads = list(attention_back(inner.view(*shape, -1, self.parts.width)))
         heads.made = []
+        if self.parts.head_norms is None:
+            heads.raw = []  # nobody needs them but norms
         del inner, attention_back, q, k, v
         stash.fetch(before)
         if x is None:
@@ -180,8 +180,8 @@ class Work:
             turned = grads[at].contiguous().view(len(x), -1, self.parts.width)
             grads[at] = turned.view(len(x), -1)
             to = None if place is None else place.unflatten(1, turned.shape[1:])
-            if at < len(heads.raw) - 1:
-                self.turned_back(turned, at, heads.raw[at], turns, to)
+            if at < 2:
+                self.turned_back(turned, at, heads.raw[at] if heads.raw else None, turns, to)
             elif to is not None:
                 to.copy_(turned)
             del turned
@@ -213,7 +213,7 @@ class Work:
         """Turn the sum behind attention into its gradient, in place, of the layer's result's."""
         for number, start in enumerate(range(0, len(middle), self.few)):
             few = slice(start, start + self.few)
-            self.gated.back(middle[few], lows[number] if lows else None, outer[few], sums)
+            self.gated.back(middle[few], lows[number], outer[few], sums)
 
 
 @functools.cache

@@ -20,6 +20,10 @@ class Parking:
         self.kept: list[tuple[dict[str, Any], str, Any]] = []
         self.flat: Any = None
         self.done: Any = None
+        # room on the host: before there are states, for two of each weight, or a pass would take it first
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        self.room = 0
+        self._take(power(2 * sum(size_of(weight) for weight in weights)))
         optimizer.register_step_pre_hook(lambda *_: self.bring())
         optimizer.register_step_post_hook(lambda *_: self.park())
         optimizer.register_state_dict_pre_hook(lambda *_: self.wait())
@@ -58,33 +62,36 @@ class Parking:
 
     def forget(self) -> None:
         """Take other states, which were loaded."""
-        if self.host is not None:
-            self.stash.arena.budget.give(power(size_of(self.host)))
         self.host, self.kept = None, []
 
     def _gather(self) -> None:
         """Find the states after a first step and put them end to end. Leaves them alone where the host has no room."""
-
         found = []
         for weights in self.optimizer.param_groups:
             for weight in weights["params"]:
                 state = self.optimizer.state.get(weight, {})
                 found += [(state, name, each) for name, each in state.items() if _moves(each, weight)]
-        if not found or len({each.dtype for _, _, each in found}) != 1:
+        total = sum(each.numel() for _, _, each in found)
+        size = total * found[0][2].element_size() if found else 0
+        if len({each.dtype for _, _, each in found}) != 1 or not self._take(power(size)):
+            self._take(0)
             return
-        total, dtype = sum(each.numel() for _, _, each in found), found[0][2].dtype
-        bytes_wanted = total * found[0][2].element_size()
-        if not self.stash.arena.budget.take(power(bytes_wanted)):
-            return
-        memory = pinned(bytes_wanted)
+        memory = pinned(size)
         if memory is None:
-            self.stash.arena.budget.give(power(bytes_wanted))
+            self._take(0)
             return
-        self.host = memory.view(dtype)
+        self.host = memory.view(found[0][2].dtype)
         self.kept = [(state, name, each.shape) for state, name, each in found]
         # straight to the host: there is no room for all of them twice
         for place, (_, _, each) in zip(self._parts(self.host), found, strict=True):
             place.copy_(each)
+
+    def _take(self, size: int) -> bool:
+        """Take `size` bytes of the budget instead of those that are taken now; return whether there are so many."""
+        budget = self.stash.arena.budget
+        budget.give(self.room)
+        self.room = size if budget.take(size) else 0
+        return self.room == size
 
     def _hand_out(self, flat: Any) -> None:
         """Let the optimizer's states be parts of a flat tensor."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from strix_train.lean.attend import Choice, Seen
@@ -53,13 +53,14 @@ class Kept:
     """What one slice of rows left for its gradient, in the order in which it went away: what is needed first went last.
 
     `x`: its input. `seen`: what attention gave and its kernel needs, and the `heads` that it took. `middle`: the sum
-    behind attention. `lows`: what the last adapter of the gated part has in its own middle, of few tokens at a time.
+    behind attention. `lows`: what the last adapter of the gated part has in its own middle, of few tokens at a time; it
+    is small, and stays.
     """
 
     x: Ticket
     seen: Ticket | None = None
     middle: Ticket | None = None
-    lows: Ticket | None = None
+    lows: list[Any] = field(default_factory=list)
     heads: bool = False
 
 

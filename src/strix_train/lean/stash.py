@@ -50,14 +50,12 @@ class Stash:
     _last: Any = None
     _leaving: list[tuple[Any, Any]] = field(default_factory=list)
 
-    def put(self, *groups: list[Any], stay: bool = False, along: bool = False) -> list[Ticket]:
+    def put(self, *groups: list[Any], stay: bool = False) -> list[Ticket]:
         """Put groups of tensors away, one after the other, and return their tickets.
 
-        `stay`: all but the first group are wanted again at once. `along`: nobody waits for what was put away before
-        them: what left with it may still be on its way.
+        `stay`: all but the first group are wanted again at once. The GPU waits for what left before.
         """
-        if not along:
-            self.settle()
+        self.settle()
         tickets, leaving = [], []
         for number, tensors in enumerate(groups):
             ticket = Ticket(list(tensors), [None] * len(tensors), before=self._last)
@@ -77,7 +75,7 @@ class Stash:
         """Make room on the host for a ticket's large tensors, for all of them or none; return whether there is any."""
         regions: list[Region] = []
         for at, each in enumerate(ticket.here):
-            if not each.is_cuda or size_of(each) < LEAST:
+            if not goes(each):
                 continue
             room = self.arena.take(each)
             if room is None:
@@ -166,6 +164,11 @@ class Stash:
             done = self._back.record_event()
         for ticket, _ in missing:
             ticket.ready = done
+
+
+def goes(tensor: Any) -> bool:
+    """Whether it is worth while to put a tensor away."""
+    return bool(tensor.is_cuda) and size_of(tensor) >= LEAST
 
 
 def size_of(tensor: Any) -> int:
