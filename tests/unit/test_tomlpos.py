@@ -211,12 +211,13 @@ def test_a_long_file_is_read_in_linear_time() -> None:
 
     def cost(entries: int) -> float:
         text = "".join(f'[[t]]\nname = "{number}"\nitems = [\n  "a",\n  "b",\n]\n' for number in range(entries))
-        began = time.perf_counter()
+        began = time.process_time()  # what else runs on the machine does not count
         Positions(text)
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     cost(100)
-    assert cost(4000) < 40 * max(cost(400), 1e-4)
+    few, many = (min(cost(entries) for _ in range(3)) for entries in (400, 4000))
+    assert many < 40 * max(few, 1e-4)
 
 
 @given(st.lists(bare | odd, min_size=1, max_size=4), st.data())
