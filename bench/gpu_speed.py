@@ -62,7 +62,8 @@ def _lean(**wanted: Any) -> Iterator[None]:
     choose, most = keep.choose, wanted.get("most", max(keep.Keep))
     keep.choose = lambda *parts, **more: min(choose(*parts, **more), most)
     sizes = f"{layer.ROWS} {layer.TOKENS} {columns.WIDE}"
-    away = f"offload {lean.stash.on}, {lean.hurry:.0f} bytes in time, room for {lean.stash.arena.left / GIB:.1f} GiB"
+    room = lean.stash.arena.budget.left / GIB
+    away = f"offload {lean.stash.on}, {lean.hurry:.0f} bytes in time, {room:.1f} GiB of the host to take"
     print(f"lean: {lean.kernels.whole}, {lean.steps.__name__}, {away}, {sizes}", flush=True)
     try:
         yield

@@ -65,12 +65,9 @@ def peak(wish: Wish) -> tuple[Moment, float]:
     # weights of 4 bits are made once for all slices of a layer, where there are several
     made = 2.0 * block.linear_weights if bits and several else 0.0
     # the gated part on the way ahead, and back: what it takes beside what it is given and what it writes
-    if bits:
-        wide = columns.at_a_time(block.mlp, several=several)
-        weights = 0.0 if several else 2.0 * wide * shape.hidden * width
-        gated, gated_back = (count * piece + (1.0 + count) * few * wide * width + weights for count in (1.0, 2.0))
-    else:
-        gated, gated_back = (count * piece + (1.0 + count) * few * block.mlp * width for count in (1.0, 2.0))
+    wide = columns.at_a_time(block.mlp, several=several) if bits else block.mlp
+    weights = 2.0 * wide * shape.hidden * width if bits and not several else 0.0
+    gated, gated_back = (count * piece + (1.0 + count) * few * wide * width + weights for count in (1.0, 2.0))
     # ahead: what a layer takes and gives, and all that waits elsewhere later on
     bundle = part + seen + heads if wish.offload else part
     ahead = made + (2.0 if wish.offload else 1.0) * stream + bundle + gated

@@ -75,12 +75,10 @@ class Arena:
 
         A piece that has no room for one of them is full but for less than that.
         """
-        size, budget = _even(most), self.budget.left
+        size = _even(most)
         free = [len(each.memory) - each.top for each in self.pieces]
         wanted = self._wanted(size)
-        while wanted > max(budget, power(size)):
-            wanted //= 2
-        free += [wanted] * (budget // wanted)
+        free += [wanted] * (self.budget.left // wanted)
         return sum(max(0, each - size) for each in free)
 
     def take(self, like: Any) -> tuple[Region, Any] | None:
@@ -97,15 +95,19 @@ class Arena:
         return region, flat.view(like.dtype).view(like.shape)
 
     def _wanted(self, size: int) -> int:
-        """Return the bytes of a new piece: of all before it, so that they are few, or of several such tensors."""
+        """Return the bytes of a new piece: of all before it, so that they are few, or of several such tensors.
+
+        Where the budget has less, those of fewer tensors, of one at least.
+        """
         whole = sum(len(each.memory) for each in self.pieces)
-        return max(_SEVERAL * power(size), min(_MOST, max(_LEAST, power(whole))))
+        wanted = max(_SEVERAL * power(size), min(_MOST, max(_LEAST, power(whole))))
+        while wanted > max(self.budget.left, power(size)):
+            wanted //= 2
+        return wanted
 
     def _more(self, size: int) -> Piece | None:
         """Return a new piece for a tensor of `size` bytes and others, or None where the host has no room."""
         wanted = self._wanted(size)
-        while wanted > max(self.budget.left, power(size)):
-            wanted //= 2
         if not self.budget.take(wanted):
             return None
         memory = pinned(wanted)

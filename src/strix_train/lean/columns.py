@@ -8,7 +8,7 @@ come in several slices, the parts are kept until the last of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -53,9 +53,14 @@ class Adapters:
 
     def present(self) -> Iterator[tuple[Projection, slice]]:
         """Yield those that are there, each with its place among the ranks."""
-        for each, place in zip(self.projections, self.places, strict=True):
+        for each, place, _ in self.beside(self.projections):
+            yield each, place
+
+    def beside(self, parts: Iterable[Any]) -> Iterator[tuple[Projection, slice, Any]]:
+        """Yield those that are there, each with its place among the ranks, and its layer's one of `parts`."""
+        for each, place, part in zip(self.projections, self.places, parts, strict=True):
             if each.down is not None:
-                yield each, place
+                yield each, place, part
 
     def add_downs(self, sums: Gradients, found: Any) -> None:
         """Add the gradients of what goes down, of the scaled ones' (ranks, inputs)."""
@@ -84,9 +89,8 @@ class Columns:
         self.kept, self.wide = dense, at_a_time(self.inner, several=dense is not None)
         # what goes up, below each other as the weights will be: beside each its own, and zeros
         self.ups = torch.zeros(2, self.inner, self.gates.rank, dtype=dtype, device=device)
-        for at, (each, place) in enumerate(zip(self.gates.projections, self.gates.places, strict=True)):
-            if each.up is not None:
-                self.ups[at, :, place].copy_(each.up)
+        for each, place, part in self.gates.beside(self.ups):
+            part[:, place].copy_(each.up)
 
     def ahead(self, middle: Any, out: Any) -> Any:
         """Write the layer's result into `out`, of the sum behind attention; both are (tokens, width).
@@ -147,11 +151,10 @@ class Columns:
         """Add the gradients of what goes up in the first two layers, which stand part after part."""
         import torch
 
-        for at, (each, place) in enumerate(zip(self.gates.projections, self.gates.places, strict=True)):
-            if each.up is not None:
-                parts = [(2 * some.start + at * (some.stop - some.start), some) for some in self.columns()]
-                found = [ups[start : start + some.stop - some.start, place] for start, some in parts]
-                sums.add(each.up, torch.cat(found))
+        for each, place, at in self.gates.beside((0, 1)):
+            parts = [(2 * some.start + at * (some.stop - some.start), some) for some in self.columns()]
+            found = [ups[start : start + some.stop - some.start, place] for start, some in parts]
+            sums.add(each.up, torch.cat(found))
 
     def columns(self) -> Iterator[slice]:
         """Yield the columns of the gated product."""

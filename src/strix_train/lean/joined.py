@@ -5,14 +5,13 @@ Their weights are made one below the other, with what goes up of their adapters 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 from strix_train.lean.columns import Adapters
 from strix_train.lean.fourbit import Packed
 from strix_train.lean.linear import Gradients, once
-from strix_train.lean.parts import Parts, Projection
+from strix_train.lean.parts import Parts
 
 
 class Joined:
@@ -29,7 +28,7 @@ class Joined:
         self.adapters = Adapters((parts.queries, parts.keys, parts.values), self.width, dtype, self.device)
         # what goes up, below each other as the weights: beside each its own, and zeros
         self.ups = torch.zeros(sum(self.sizes), self.adapters.rank, dtype=dtype, device=self.device)
-        for each, place, part in self._each(self.ups):
+        for each, place, part in self.adapters.beside(self.ups.split(self.sizes)):
             part[:, place].copy_(each.up)
 
     def share(self) -> None:
@@ -58,19 +57,13 @@ class Joined:
         rank = self.adapters.rank
         if rank:
             inner = grads @ self.ups if result is None else result[:, self.width :]
-            for each, place, part in self._each(grads.T @ (x @ self.adapters.downs.T)):
+            ups = grads.T @ (x @ self.adapters.downs.T)
+            for each, place, part in self.adapters.beside(ups.split(self.sizes)):
                 sums.add(each.up, part[:, place])
             self.adapters.add_downs(sums, inner.T @ x)
             if result is not None:
                 torch.addmm(result[:, : self.width], inner, self.adapters.downs, out=result[:, : self.width])
         return None if result is None else result[:, : self.width]
-
-    def _each(self, ups: Any) -> Iterator[tuple[Projection, slice, Any]]:
-        """Yield layers that have an adapter, each with its place among the ranks, and its part of `ups`."""
-        parts = ups.split(self.sizes)
-        for each, place, part in zip(self.adapters.projections, self.adapters.places, parts, strict=True):
-            if each.up is not None:
-                yield each, place, part
 
     def _weights(self) -> Any:
         return once(self.kept, "joined", self._made)

@@ -36,12 +36,13 @@ class Work:
 
     def __init__(self, parts: Parts, shared: Pass, dtype: Any, tokens: int, *, back: bool = False) -> None:
         self.parts, self.shared, self.steps, self.dtype, self.tokens = parts, shared, shared.steps, dtype, tokens
-        packed, inputs = (module.packed(parts) if self.steps.UNPACKS else None for module in (columns, joined))
+        packed = columns.packed(parts) if self.steps.UNPACKS else None
         self.few = TOKENS if packed is None else ROWS
         dense: dict[Any, Any] | None = {} if tokens > self.few else None
         self.inputs = Shared((parts.queries, parts.keys, parts.values), self.steps, dtype, dense)
         self.output = Shared((parts.output,), self.steps, dtype, dense)
-        self.joined = None if inputs is None or not back else Joined(parts, inputs, self.steps, dtype, dense)
+        inputs = joined.packed(parts) if self.steps.UNPACKS and back else None
+        self.joined = None if inputs is None else Joined(parts, inputs, self.steps, dtype, dense)
         self.gated: Gated | Columns
         if packed is None:
             self.gated = Gated(parts, self.steps, dtype, dense)
