@@ -130,10 +130,11 @@ def user(stranger: Stranger, registry: str) -> Iterator[Somebody]:
 def test_a_normal_user_trains_in_a_toolbox_and_owns_what_comes_of_it(user: Somebody) -> None:
     user.strix("toolbox", "setup", "--target", TARGET)
     said = user.strix("toolbox", "create", "--target", TARGET)
-    assert "costs a rootless user a copy of it: 1." in said
+    assert "copies the image once for your user id, 1." in said
     assert "created strix-finetune of" in said
     said = user.strix("toolbox", "refresh", "--target", TARGET, "--as-is", "--force")
     assert "tested: strix-train" in said
+    assert "copies the image" not in said
     user.run("podman", "rm", "--force", "--time", "0", "strix-finetune", "strix-finetune-before")
     user.toolbox("create", "strix-finetune")
     inside = ("run", "--container", "strix-finetune")

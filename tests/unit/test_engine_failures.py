@@ -10,7 +10,16 @@ import pytest
 import requests
 from docker.errors import APIError, DockerException
 
-from strix_finetune.engine.failures import Callback, causes, engine_errors, message_of, one_line, unreachable
+from strix_finetune.engine.failures import (
+    Callback,
+    causes,
+    cure_of,
+    engine_errors,
+    explain,
+    message_of,
+    one_line,
+    unreachable,
+)
 from strix_finetune.errors import EngineError, EngineUnavailable, InputError
 
 
@@ -133,3 +142,20 @@ def test_the_permission_cure_names_the_group_of_the_socket(tmp_path: Path) -> No
     path.touch()
     error = unreachable(f"unix://{path}", PermissionError(13, "Permission denied"))
     assert "usermod -aG" in str(error) or "owns the socket" in str(error)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        'creating read-write layer with ID "7cc1": no space left on device',
+        "write /var/lib/docker/tmp/x: No space left on device",
+        "mkdir /srv/a: disk quota exceeded",
+    ],
+)
+def test_a_full_disk_has_a_cure(words: str) -> None:
+    answer = requests.Response()
+    answer.status_code = 500
+    refused = APIError("500 Server Error", answer, words)
+    with pytest.raises(EngineError, match=r"could not run x: .*; make room where the engine keeps images"):
+        raise explain(refused, "run x", "unix:///run/x.sock")
+    assert cure_of("no such image") == ""

@@ -13,7 +13,7 @@ from typing import Any
 
 from strix_finetune.engine.base import BuildEvent, BuildRequest, EngineKind
 from strix_finetune.engine.buildkit import FailedStep, StatusDecoder
-from strix_finetune.engine.failures import one_line
+from strix_finetune.engine.failures import cure_of, one_line
 from strix_finetune.engine.legacy import StreamDecoder
 from strix_finetune.engine.places import line_of, read_dockerfile
 from strix_finetune.errors import BuildFailed, EngineError, EngineUnavailable, Place, Problem, StrixError
@@ -150,15 +150,15 @@ def failure(error: str, step: FailedStep | None, request: BuildRequest) -> Build
     place = Place(Path(request.dockerfile), int(line[1]) if line else _line_of(request, name))
     code = _EXIT.search(error) or (_EXIT.search(step.error) if step else None)
     if code and name:
-        return BuildFailed(Problem(f"the step '{one_line(name)}' {how_it_ended(int(code[1]))}", place), log_tail=tail)
+        ended = f"the step '{one_line(name)}' {how_it_ended(int(code[1]))}"
+        return BuildFailed(Problem(ended, place, cure_of("\n".join(tail))), log_tail=tail)
     if line or _SYNTAX.search(error):
         return BuildFailed(Problem(words, place))
     if _LOCAL_PARENT.search(words):
         cure = "build or pull it first"
         return BuildFailed(Problem("the image that it is built FROM is not in the engine's store", place, cure))
-    if name:
-        return BuildFailed(Problem(f"the step '{one_line(name)}' failed: {words}", place), log_tail=tail)
-    return BuildFailed(Problem(f"the build failed: {words}", place), log_tail=tail)
+    words = f"the step '{one_line(name)}' failed: {words}" if name else f"the build failed: {words}"
+    return BuildFailed(Problem(words, place, cure_of(words)), log_tail=tail)
 
 
 def refused(error: EngineError, request: BuildRequest) -> EngineError:

@@ -22,6 +22,8 @@ T = TypeVar("T")
 _PLAIN = "HTTP request to an HTTPS server"
 _NOT_HTTP = ("BadStatusLine", "LineTooLong", "UnknownProtocol")
 _CUT_OFF = ("ProtocolError", "IncompleteRead", "ChunkedEncodingError", "RemoteDisconnected")
+# what the kernel calls ENOSPC and EDQUOT, in the words of the C library and of Go's
+_FULL = ("no space left on device", "disk quota exceeded")
 
 
 def causes(error: BaseException) -> list[BaseException]:
@@ -156,6 +158,13 @@ def one_line(text: str) -> str:
     return line if len(line) <= 600 else line[:597] + "..."
 
 
+def cure_of(said: str) -> str:
+    """What helps against what an engine, or a step in it, said. Empty where nothing is known."""
+    if any(words in said.lower() for words in _FULL):
+        return "make room where the engine keeps images (strix-finetune doctor says where; prune removes old ones)"
+    return ""
+
+
 class Callback(Generic[T]):
     """A caller's function as it is handed to an engine. Its own error is kept, so that a full disk on our side is
     not mistaken for a fault of the engine."""
@@ -204,7 +213,7 @@ def _is_local(error: BaseException) -> bool:
 def explain(error: BaseException, doing: str, url: str) -> EngineError:
     """The sentence for a request that failed."""
     if getattr(error, "response", None) is not None:
-        return EngineError(Problem(f"could not {doing}: {engine_words(error)}"))
+        return _refused(error, doing)
     if _is_local(error):
         return EngineError(Problem(f"could not {doing}: {one_line(str(error))}"))
     gone = unreachable(url, error)
@@ -220,4 +229,9 @@ def explain(error: BaseException, doing: str, url: str) -> EngineError:
                 cure="check that it runs, then repeat",
             )
         )
-    return EngineError(Problem(f"could not {doing}: {engine_words(error)}"))
+    return _refused(error, doing)
+
+
+def _refused(error: BaseException, doing: str) -> EngineError:
+    words = engine_words(error)
+    return EngineError(Problem(f"could not {doing}: {words}", cure=cure_of(words)))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from strix_finetune.engine import wire
 from strix_finetune.engine.base import EngineKind
 from strix_finetune.engine.building import error_of, records
-from strix_finetune.engine.failures import one_line
+from strix_finetune.engine.failures import cure_of, one_line
 from strix_finetune.errors import EngineError, Problem
 from strix_finetune.names import has_host
 from strix_finetune.netconf import is_loopback
@@ -66,7 +66,7 @@ def _follow(answer: Iterable[dict[str, Any]], doing: str, on_status: Status) -> 
             shown[part] = status
             on_status(f"{part}: {status}" if part else status)
     if error:
-        raise EngineError(Problem(f"could not {doing}: {one_line(error)}"))
+        raise EngineError(Problem(f"could not {doing}: {one_line(error)}", cure=cure_of(error)))
 
 
 def _login(api: APIClient, repository: str) -> dict[str, str]:

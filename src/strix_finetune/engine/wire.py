@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from strix_finetune.engine.failures import message_of
+from strix_finetune.engine.failures import cure_of, message_of
 from strix_finetune.errors import EngineError, Problem
 
 if TYPE_CHECKING:
@@ -80,4 +80,4 @@ def call(
 def refuse_error(response: requests.Response, doing: str) -> None:
     if response.status_code >= 400:
         words = message_of(response.content) or f"it was refused without a reason (status {response.status_code})"
-        raise EngineError(Problem(f"could not {doing}: {words}"))
+        raise EngineError(Problem(f"could not {doing}: {words}", cure=cure_of(words)))

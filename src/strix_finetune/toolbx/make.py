@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,12 +12,9 @@ from strix_finetune.engine.base import Image
 from strix_finetune.errors import InputError, Problem, StrixError, WorkError
 from strix_finetune.toolbx.contract import LABEL
 from strix_finetune.toolbx.programs import Programs
+from strix_finetune.toolbx.room import cost
 from strix_finetune.toolbx.store import Say
 
-# shifting user ids without a copy is what this one can: https://github.com/containers/fuse-overlayfs
-_SHIFTS = "fuse-overlayfs"
-# bytes: 1.3 GB in 12 s, rootless Podman 4.3 on two cores (docs/toolbox.md)
-_COPIED_A_SECOND = 1.3e9 / 12
 # the user's own profile, which Toolbx reads, may put another Python before it
 _PYTHON = "/opt/venv/bin/python"
 _SMOKE = """
@@ -58,32 +53,6 @@ def _make(programs: Programs, wanted: Wanted) -> None:
     except BaseException:
         discard(programs, wanted.name)
         raise
-
-
-def cost(programs: Programs, image: Image, say: Say) -> None:
-    """Tell what the first container of an image costs a rootless user. Raises WorkError where the disk is too small."""
-    if os.geteuid() == 0:
-        return
-    store = json.loads(programs.pod("info", "--format", "json", doing="ask Podman where its store is"))["store"]
-    program = str(store.get("graphOptions", {}).get("overlay.mount_program", ""))
-    if _SHIFTS in program:
-        return
-    root = str(store["graphRoot"])
-    free = shutil.disk_usage(root).free
-    size = f"{image.size / 1e9:.1f} GB"
-    if free < image.size:
-        message = f"rootless Podman copies the image once for your user id, {size}, and {root} has {free / 1e9:.1f} GB"
-        raise WorkError(Problem(message, cure="make room there"))
-    say(
-        f"the first container of an image costs a rootless user a copy of it: {size} more below {root} "
-        f"({free / 1e9:.0f} GB free), and {_time(image.size)} where files are copied as fast as was measured; "
-        "the next one costs nothing"
-    )
-
-
-def _time(size: int) -> str:
-    seconds = size / _COPIED_A_SECOND
-    return f"some {seconds:.0f} s" if seconds < 90 else f"some {seconds / 60:.0f} min"
 
 
 def check(found: dict[str, Any] | None, wanted: Wanted, *, rootless: bool) -> None:

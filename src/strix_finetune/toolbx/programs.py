@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strix_finetune.engine.failures import one_line
+from strix_finetune.engine.failures import cure_of, one_line
 from strix_finetune.engine.podman_conf import HostFacts, configuration
 from strix_finetune.errors import InputError, Problem, WorkError
 
@@ -65,7 +65,7 @@ class Programs:
         if done.returncode:
             said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
             words_said = one_line(said[-1]).removeprefix("Error: ") if said else f"exit code {done.returncode}"
-            raise WorkError(Problem(f"could not {doing}: {words_said}"))
+            raise WorkError(Problem(f"could not {doing}: {words_said}", cure=cure_of(words_said)))
         return done.stdout
 
 

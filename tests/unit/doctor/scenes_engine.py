@@ -168,13 +168,35 @@ ENGINES: dict[str, Scene] = {
         _docker,
         _live(engine="warning", disk="blocks", temporary="blocks", network="blocks"),
         {"disk": {"path": "/srv/docker", "free_gib": 5.0, "needed_gib": 10.0}},
-        ("every layer is a full copy", "TMPDIR is /nowhere", "--ca-bundle names /x"),
+        ("every layer, and every container, is a full copy", "TMPDIR is /nowhere", "--ca-bundle names /x"),
         FakeEdges(
             running("docker", storage="vfs", root="/srv/docker"),
             spaces={"/srv/docker": Space(5 * GIB, 50 * GIB, _MILLION, _MILLION)},
             answers=InputError("--ca-bundle names /x, which is not a file", cure="correct or unset it"),
         ),
         env={"TMPDIR": "/nowhere"},
+    ),
+    "a user's Podman without fuse-overlayfs": Scene(
+        fedora_halo,
+        itself(engine="warning"),
+        {"engine": {"storage": "vfs", "rootless": True}},
+        (
+            "every layer, and every container, is a full copy | reset the store, which removes its images and ",
+            "write driver = 'overlay' under [storage] in ~/.config/containers/storage.conf | podman system reset\n",
+        ),
+        FakeEdges(running("podman", rootless=True, storage="vfs")),
+    ),
+    "the same on a kernel that cannot mount for a user": Scene(
+        lambda tree: fedora_halo(tree).put("proc/sys/kernel/osrelease", "5.10.0-28-amd64\n"),
+        itself(engine="warning", kernel="warning"),
+        words=("| install fuse-overlayfs, then reset the store", "install fuse-overlayfs | podman system reset\n"),
+        edges=FakeEdges(running("podman", rootless=True, storage="vfs")),
+    ),
+    "vfs of root's Podman": Scene(
+        fedora_halo,
+        itself(engine="warning"),
+        words=("in /etc/containers/storage.conf | sudo podman system reset\n",),
+        edges=FakeEdges(running("podman", storage="vfs")),
     ),
     "a disk that is nearly full": Scene(
         _docker,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 from strix_finetune.doctor import distro, gpus
 from strix_finetune.doctor.edges import EngineState
 from strix_finetune.doctor.host import Host
 from strix_finetune.doctor.values import Check, Datum, Finding
+from strix_finetune.engine.base import EngineInfo
 
 _FOLDERS = ("usr/bin", "usr/local/bin", "usr/sbin", "bin", "snap/bin")
 
@@ -81,14 +83,27 @@ def _answering(host: Host, state: EngineState, system: distro.Distro) -> Finding
             data,
         )
     if state.storage == "vfs":
-        return Finding(
-            "warning",
-            f"{name} keeps images with the driver vfs: every layer is a full copy of all below it",
-            "install fuse-overlayfs, or use a kernel and file system with overlay",
-            distro.install(system, "fuse-overlayfs"),
-            data,
-        )
+        message = f"{name} keeps images with the driver vfs: every layer, and every container, is a full copy"
+        return Finding("warning", message, *_instead_of_vfs(host, info, system), data)
     return Finding("ok", f"{name} answers", data=data)
+
+
+def _instead_of_vfs(host: Host, info: EngineInfo, system: distro.Distro) -> tuple[str, tuple[str, ...]]:
+    """What to do, and the commands for it.
+
+    Podman 4.3 takes vfs for a user where no fuse-overlayfs is installed, also where the kernel could do without:
+    Linux mounts overlay within user namespaces since 5.11, with SELinux since 5.13.
+    """
+    if info.kind != "podman":
+        return "keep images on a file system with overlay (ext4, xfs, btrfs), and take vfs out of its settings", ()
+    place = "~/.config/containers/storage.conf" if info.rootless else "/etc/containers/storage.conf"
+    reset = "podman system reset" if info.rootless else "sudo podman system reset"
+    numbers = re.match(r"(\d+)\.(\d+)", host.line("proc/sys/kernel/osrelease"))
+    if info.rootless and (numbers is None or (int(numbers[1]), int(numbers[2])) < (5, 13)):
+        cure = "install fuse-overlayfs, then reset the store, which removes its images and containers"
+        return cure, (*distro.install(system, "fuse-overlayfs"), reset)
+    cure = "reset the store, which removes its images and containers, and write driver = 'overlay' under [storage] in"
+    return f"{cure} {place}", (reset,)
 
 
 def cdi(host: Host) -> Iterator[Finding]:
