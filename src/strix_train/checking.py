@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,7 +31,9 @@ def check(word: str, settings: Sequence[str], *, fetch: bool, as_json: bool) -> 
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    # half a character of a row's key has no UTF-8; the escape says the same to whoever reads JSON
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text)
 
 
 def _fault(problem: Problem) -> dict[str, Any]:

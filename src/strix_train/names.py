@@ -110,6 +110,8 @@ def shipped_recipes() -> dict[str, Path]:
 def find_recipe(word: str) -> Path:
     """Resolve a recipe: a file, or the name of a shipped one (`demo`, `demo.yaml`, `recipes/demo.yaml`)."""
     path = Path(word)
+    if max(len(os.fsencode(part)) for part in word.split("/")) > 255:
+        raise InputError(Problem(f"'{word[:40]}…' is no name of a recipe", cure="name a recipe file"))
     if path.is_file():
         return path
     if path.is_dir():

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from strix_train.data.numbers import last_number
 from strix_train.data.questions import is_right
 from strix_train.errors import InputError, Place, Problem, TrainError, nearest
 from strix_train.recipe.load import Loaded
 from strix_train.recipe.method import Grpo, Length, Match, Number, Pattern, Python, Rewarding
 
 Reward = Callable[[str, str, Mapping[str, Any]], float]
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?|-?\.\d+")
 
 
 def check(loaded: Loaded) -> None:
@@ -30,7 +30,7 @@ def check(loaded: Loaded) -> None:
         if isinstance(each, Pattern):
             try:
                 re.compile(each.pattern)
-            except re.error as error:
+            except (re.error, OverflowError, RecursionError) as error:
                 problems.append(Problem(f"the pattern is not a regular expression: {error}", place, "mend it"))
         if isinstance(each, Python):
             problems.extend(_function_problems(loaded.beside(each.file), each.name, place))
@@ -76,12 +76,6 @@ def _reward(loaded: Loaded, wish: Rewarding) -> Reward:
     if isinstance(wish, Length):
         return lambda prompt, answer, row: min(1.0, max(0.0, 2.0 - len(answer) / wish.most))
     return _own(loaded.beside(wish.file), wish.name)
-
-
-def last_number(text: str) -> float | None:
-    """Return the last number of a text, or None: 1,234.5 is one number."""
-    found = _NUMBER.findall(text)
-    return float(found[-1].replace(",", "")) if found else None
 
 
 def _same(a: float | None, b: float | None) -> bool:

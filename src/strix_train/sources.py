@@ -97,11 +97,12 @@ def _shape(loaded: Loaded, source: Source, place: Place) -> Shape:
     columns = {str(key): value for key, value in (source.columns or recipe.data.columns).items()}
     rewards = recipe.method.rewards if recipe.method.kind == "grpo" else []
     wanted = tuple(dict.fromkeys(each.column for each in rewards if each.kind in ("match", "number")))
+    numbers = tuple(each.column for each in rewards if each.kind == "number")
     return Shape(
         method=method,
         format=name,
         columns=columns,
-        wishes=Wishes(dict(recipe.data.roles), recipe.data.merge_system, wanted),
+        wishes=Wishes(dict(recipe.data.roles), recipe.data.merge_system, wanted, numbers),
         skip=recipe.data.faulty == "skip",
     )
 

@@ -78,11 +78,20 @@ def test_wrong_data_is_exit_2_with_its_line(recipe: Path, capsys: pytest.Capture
     assert f"train: {data}:3:1: the row has no 'completion'" in capsys.readouterr().err
 
 
+def test_half_a_character_of_a_key_is_told_as_json(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (recipe.parent / "d.jsonl").write_text('{"prom\\ud83dpt": "q", "completion": "a"}\n')
+    assert main(["check", "r.yaml", "--json"]) == 2
+    printed = capsys.readouterr().out
+    assert printed.encode()
+    assert "'prom\ud83dpt'" in json.loads(printed)["errors"][0]["cure"]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["chekc", "r.yaml"], "unexpected extra argument"),
         (["nope"], "there is no recipe 'nope'"),
+        (["x" * 300], f"'{'x' * 40}…' is no name of a recipe; name a recipe file"),
         (["r.yaml", "--stes=1"], "No such option"),
         (["generate", "m"], "there is nothing to ask; give --prompt or --prompts FILE.jsonl"),
         (["generate", "nope", "-p", "x"], "there is no model 'nope'"),

@@ -90,6 +90,11 @@ def test_as_trl_calls_them(tmp_path: Path) -> None:
     ("wish", "file", "sentence"),
     [
         ({"kind": "pattern", "pattern": "("}, None, "r.yaml:3:38: the pattern is not a regular expression: missing )"),
+        (
+            {"kind": "pattern", "pattern": "a{99999999999}"},
+            None,
+            "r.yaml:3:38: the pattern is not a regular expression: the repetition number is too large",
+        ),
         ({"kind": "python", "file": "no.py"}, None, "r.yaml:3:38: the file {}/no.py cannot be read: No such file"),
         (
             {"kind": "python", "file": "a.py"},
@@ -109,6 +114,16 @@ def test_wrong_rewards_are_told_before_anything_is_loaded(
     with pytest.raises(InputError) as caught:
         plan.make(str(recipe(tmp_path, wish)), with_backend=False)
     assert sentence.format(tmp_path) in str(caught.value)
+
+
+def test_a_row_that_no_answer_can_be_right_for(tmp_path: Path) -> None:
+    path = recipe(tmp_path, "number")
+    (tmp_path / "d.jsonl").write_text('{"prompt": "q", "answer": "yes"}\n')
+    with pytest.raises(
+        InputError, match=r"d\.jsonl:1:27: 'answer' holds no number; the reward 'number' could never be"
+    ):
+        plan.make(str(path), with_backend=False)
+    plan.make(str(recipe(tmp_path, "match")), with_backend=False)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any
 from strix_train.data.faults import Faults, Record
 from strix_train.data.files import reader_of
 from strix_train.data.formats import FORMATS, Format, learned_by
+from strix_train.data.formats.beside import is_text_only
 from strix_train.data.formats.talk import Wishes
 from strix_train.data.rows import Preference, Rated, Row, content
 from strix_train.errors import InputError, Place, Problem, at
@@ -161,12 +162,14 @@ def _rows(files: tuple[Path, ...], shape: Shape, form: Format | _Recognised, fau
             if shape.columns:
                 record = Renamed(record, shape.columns)
             known = form.of(record) if isinstance(form, _Recognised) else form
-            if not known.claims(record.value):
+            if not known.claims(record.value) and not (
+                shape.format == known.name and known.keys and record.value.keys() >= set(known.keys)
+            ):
                 others = [other.name for other in FORMATS.values() if other.claims(record.value)]
                 cure = f"this row looks like {others[0]}" if others else _cure_keys(record.value, shape.method)
                 faults.of(record, (), f"is not a row of format {known.name}", cure)
                 continue
-            row = known.row(record, faults, shape.wishes)
+            row = known.row(record, faults, shape.wishes) if is_text_only(record, faults) else None
             if row is None:
                 continue
             if isinstance(row, Preference) and shape.method == "kto":

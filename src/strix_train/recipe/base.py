@@ -5,9 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+# bytes of one name of a path, and of a whole one, on the file systems of Linux (limits.h)
+_NAME, _PATH = 255, 4095
+
+
+def _possible(value: str) -> str:
+    longest = max(len(part.encode("utf-8", "surrogatepass")) for part in value.split("/"))
+    if longest > _NAME or len(value.encode("utf-8", "surrogatepass")) > _PATH:
+        raise ValueError(f"a name of {longest} bytes is that of no file; write a path, and put what it holds there")
+    return value
+
+
+def unexpanded(value: str) -> str:
+    """Refuse what a shell would replace and a recipe does not."""
+    if "$" in value or value.startswith("~"):
+        raise ValueError("holds '$' or '~', which a recipe does not expand; write the path")
+    return value
+
+
+# What may be a file, a folder, or a name at the hub.
+Name = Annotated[Text, AfterValidator(_possible)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 # The key that a section means when it is written as one word: `data: rows.jsonl` is `data: {train: rows.jsonl}`.
@@ -20,6 +40,9 @@ SHORT: dict[str, str] = {
     "export": "to",
 }
 
+# And the key that it means when it is written as a list.
+LISTED: dict[str, str] = {"data": "train", "questions": "ask", "export": "to"}
+
 
 class Strict(BaseModel):
     """Frozen, no coercion, no unknown keys."""
@@ -27,14 +50,14 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-def widened(section: str, *, of_list: str = "", kind: str = "") -> Callable[[Any], Any]:
+def widened(section: str, *, kind: str = "") -> Callable[[Any], Any]:
     """Return the function that spells a section out: one word, a list, or keys without their `kind`."""
 
     def widen(value: Any) -> Any:
         if isinstance(value, str):
             return {SHORT[section]: value}
-        if of_list and isinstance(value, list):
-            return {of_list: value}
+        if section in LISTED and isinstance(value, list):
+            return {LISTED[section]: value}
         if kind and isinstance(value, dict) and "kind" not in value:
             return {"kind": kind, **value}
         return value

@@ -10,7 +10,7 @@ from typing import Any
 
 from strix_train.errors import InputError, Place, Problem, at
 from strix_train.recipe import places
-from strix_train.recipe.base import SHORT
+from strix_train.recipe.base import LISTED, SHORT
 from strix_train.recipe.places import Located
 from strix_train.recipe.schema import Recipe
 
@@ -106,12 +106,14 @@ def _put(section: Any, parts: tuple[str | int, ...], value: Any, place: Place) -
                 raise InputError(Problem(f"'{name[1:]}' {count}", place, "entries are counted from 1"))
             inner = section[part]
             if isinstance(inner, str) and not last:
-                inner = {"path": inner}
+                inner = {"kind" if parts[depth - 1] == "rewards" else "path": inner}
         else:
             inner = section.get(part)
             if isinstance(inner, str) and not last:
                 # `data: rows.jsonl` with `--set data.eval=…`: spell the shorthand out first
                 inner = [inner] if isinstance(parts[depth + 1], int) else {SHORT.get(part, "path"): inner}
+            if isinstance(inner, list) and part in LISTED and not last and not isinstance(parts[depth + 1], int):
+                inner = {LISTED[part]: inner}
         if last:
             section[part] = value
             return

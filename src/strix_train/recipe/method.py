@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from strix_train.recipe.base import Finite, Strict, Text, as_list, widened
+from strix_train.recipe.base import Finite, Name, Strict, Text, as_list, widened
 
 
 class Sft(Strict):
@@ -89,7 +89,7 @@ class Python(Strict):
     """Your own function: `name(prompt, answer, row) -> float`, in a file beside the recipe."""
 
     kind: Literal["python"]
-    file: Text
+    file: Name
     name: Text = "reward"
     weight: Finite = Field(default=1.0, ge=-100, le=100)
 

@@ -7,6 +7,7 @@ are booleans, a key given twice is an error, and every node remembers its line a
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -168,21 +169,25 @@ class _Builder:
         if kind == "null":
             return None
         if kind == "bool":
+            if text.lower() not in ("true", "false"):
+                raise InputError(
+                    Problem(f"{text[:40]!r} is neither true nor false", self.where(node), "remove the tag")
+                )
             return text.lower() == "true"
         if kind == "int":
             digits = text.replace("_", "")
-            return int(digits) if len(digits) <= 30 else float(digits)
+            return self._number(node, lambda: int(digits) if len(digits) <= 30 else float(digits))
         if kind == "float":
-            return float(
-                text.replace("_", "")
-                .replace(".inf", "inf")
-                .replace(".Inf", "inf")
-                .replace(".INF", "inf")
-                .replace(".nan", "nan")
-                .replace(".NaN", "nan")
-                .replace(".NAN", "nan")
-            )
+            plain = text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan")
+            return self._number(node, lambda: float(plain))
         if kind == "str":
             return text
         what = f"the YAML tag '{node.tag}' has no meaning in a recipe"
         raise InputError(Problem(what, self.where(node), "remove it"))
+
+    def _number(self, node: yaml.Node, read: Callable[[], float]) -> float:
+        """Return a number. Raises InputError where a tag calls something a number that is none: `!!int abc`."""
+        try:
+            return read()
+        except ValueError:
+            raise InputError(Problem(f"{node.value[:40]!r} is no number", self.where(node), "remove the tag")) from None

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from strix_train.recipe.base import Finite, Strict, Text, as_list
+from strix_train.recipe.base import Finite, Name, Strict, Text, as_list
 
 RowFormat = Literal[
     "auto",
@@ -45,7 +45,7 @@ def _source(value: Any) -> Any:
 class Source(Strict):
     """One set of rows."""
 
-    path: Text = Field(description="A file (.jsonl, .json, .csv, .tsv, .parquet, .arrow, .txt), a folder, or a hub id.")
+    path: Name = Field(description="A file (.jsonl, .json, .csv, .tsv, .parquet, .arrow, .txt), a folder, or a hub id.")
     weight: Finite = Field(
         default=1.0,
         gt=0,
@@ -76,7 +76,7 @@ class Data(Strict):
     columns: dict[Column, Text] = Field(
         default_factory=dict, description="Other names for the parts of a row, of every set that names none itself."
     )
-    template: Text = Field(
+    template: Name = Field(
         default="auto",
         description=(
             "How rows become text: auto (the model's chat template where it has one), chat, plain (texts as they are), "
@@ -129,7 +129,7 @@ class Questions(Strict):
     """Asked before and after training, greedily: written here under `ask`, or a JSONL `file` of them."""
 
     ask: list[Question] | None = Field(default=None, min_length=1)
-    file: Text | None = Field(default=None, description='JSON Lines of {"prompt", "expect", "system"?}.')
+    file: Name | None = Field(default=None, description='JSON Lines of {"prompt", "expect", "system"?}.')
     max_new_tokens: int = Field(default=64, ge=1, le=4096)
 
     @model_validator(mode="after")

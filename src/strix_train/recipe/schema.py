@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from strix_train.recipe.adapter import Adapter, LowRank
-from strix_train.recipe.base import Finite, Strict, Text, as_list, widened
+from strix_train.recipe.base import Finite, Name, Strict, Text, as_list, unexpanded, widened
 from strix_train.recipe.method import Method, Sft
 from strix_train.recipe.rows import Data, Evaluation, Question, Questions, Source
 from strix_train.recipe.watching import Guard, Samples
@@ -115,12 +115,10 @@ class Export(Strict):
 class Recipe(Strict):
     """One training run."""
 
-    model: Text = Field(
+    model: Name = Field(
         description="A folder, a .gguf file, a hub id (owner/name), or a bare name looked up in STRIX_MODELS."
     )
-    data: Annotated[
-        Data, BeforeValidator(widened("data", of_list="train"), json_schema_input_type=str | list[str | Source] | Data)
-    ]
+    data: Annotated[Data, BeforeValidator(widened("data"), json_schema_input_type=str | list[str | Source] | Data)]
     method: Method = Sft(kind="sft")
     adapter: Adapter = LowRank()
     backend: Literal["auto", "unsloth", "hf"] = Field(
@@ -145,9 +143,7 @@ class Recipe(Strict):
     questions: (
         Annotated[
             Questions,
-            BeforeValidator(
-                widened("questions", of_list="ask"), json_schema_input_type=str | list[Question] | Questions
-            ),
+            BeforeValidator(widened("questions"), json_schema_input_type=str | list[Question] | Questions),
         ]
         | None
     ) = None
@@ -158,13 +154,11 @@ class Recipe(Strict):
     export: (
         Annotated[
             Export,
-            BeforeValidator(
-                widened("export", of_list="to"), json_schema_input_type=ExportKind | list[ExportKind] | Export
-            ),
+            BeforeValidator(widened("export"), json_schema_input_type=ExportKind | list[ExportKind] | Export),
         ]
         | None
     ) = None
-    output: Text = Field(
+    output: Annotated[Name, AfterValidator(unexpanded)] = Field(
         default="runs", description="Folder that gets the run folders, relative to where `train` is started."
     )
 

@@ -14,12 +14,16 @@ from strix_train.data.rows import Row
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A row format. `claims`: whether an object looks like it. `row`: the row, or None with the fault noted."""
+    """A row format. `claims`: whether an object looks like it. `row`: the row, or None with the fault noted.
+
+    `keys`: an object with all of them is one where the recipe asks for the format, whatever else it looks like.
+    """
 
     name: str
     methods: tuple[str, ...]
     claims: Callable[[dict[str, Any]], bool]
     row: Callable[[Record, Faults, Wishes], Row | None]
+    keys: tuple[str, ...] = ()
 
 
 _PAIRS = ("dpo", "orpo", "reward", "kto")
@@ -27,13 +31,13 @@ _PAIRS = ("dpo", "orpo", "reward", "kto")
 FORMATS: dict[str, Format] = {
     form.name: form
     for form in (
-        Format("preference", _PAIRS, preference.claims, preference.row),
+        Format("preference", _PAIRS, preference.claims, preference.row, preference.KEYS),
         Format("rated", ("kto",), rated.claims, rated.row),
         Format("messages", ("sft",), messages.claims, messages.row),
         Format("sharegpt", ("sft",), messages.claims_sharegpt, messages.row_sharegpt),
-        Format("prompt-completion", ("sft",), prompt_completion.claims, prompt_completion.row),
-        Format("alpaca", ("sft",), alpaca.claims, alpaca.row),
-        Format("text", ("cpt",), text.claims, text.row),
+        Format("prompt-completion", ("sft",), prompt_completion.claims, prompt_completion.row, prompt_completion.KEYS),
+        Format("alpaca", ("sft",), alpaca.claims, alpaca.row, alpaca.KEYS),
+        Format("text", ("cpt",), text.claims, text.row, text.KEYS),
         Format("prompts", ("grpo",), prompts.claims, prompts.row),
     )
 }

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from strix_train.data.faults import Faults, Record
+from strix_train.data.formats.beside import introduced, is_blank
 from strix_train.data.formats.prompt_completion import has
-from strix_train.data.formats.talk import Wishes, merged, words
+from strix_train.data.formats.talk import Wishes, words
 from strix_train.data.jsontext import kind_of
 from strix_train.data.rows import Conversation, Turn
 
@@ -22,37 +23,31 @@ def row(record: Record, faults: Faults, wishes: Wishes) -> Conversation | None:
     """Return the conversation of an object: a question and its answer, with what went before."""
     if not has(record, KEYS, faults):
         return None
-    before = asked(record, faults)
-    return None if before is None else answered_by("output", before, record, faults, wishes)
+    before = asked(record, faults, wishes)
+    return None if before is None else answered_by("output", before, record, faults)
 
 
-def answered_by(key: str, before: list[Turn], record: Record, faults: Faults, wishes: Wishes) -> Conversation | None:
+def answered_by(key: str, before: list[Turn], record: Record, faults: Faults) -> Conversation | None:
     """Return what was asked with the answer under `key`, or None with the fault noted."""
     text = words(record.value[key], f"'{key}'", record, (key,), faults)
     if text is None:
         return None
-    turns = [*before, Turn("assistant", text, True)]
-    return Conversation(tuple(merged(turns) if wishes.merge_system else turns), record.place())
+    return Conversation((*before, Turn("assistant", text, True)), record.place())
 
 
-def asked(record: Record, faults: Faults) -> list[Turn] | None:
+def asked(record: Record, faults: Faults, wishes: Wishes) -> list[Turn] | None:
     """Return the turns up to the question, or None with the fault noted."""
     value = record.value
     question = words(value["instruction"], "'instruction'", record, ("instruction",), faults)
     if question is None:
         return None
     more = value.get("input")
-    if more not in (None, ""):
+    if not is_blank(more):
         added = words(more, "'input'", record, ("input",), faults)
         if added is None:
             return None
         question = f"{question}\n\n{added}"
     turns: list[Turn] = []
-    if value.get("system") not in (None, ""):
-        system = words(value["system"], "'system'", record, ("system",), faults)
-        if system is None:
-            return None
-        turns.append(Turn("system", system, False))
     for index, pair in enumerate(value.get("history") or ()):
         keys = ("history", index)
         if not isinstance(pair, (list, tuple)) or len(pair) != 2:
@@ -62,4 +57,4 @@ def asked(record: Record, faults: Faults) -> list[Turn] | None:
         if texts[0] is None or texts[1] is None:
             return None
         turns += [Turn("user", texts[0], False), Turn("assistant", texts[1], True)]
-    return [*turns, Turn("user", question, False)]
+    return introduced([*turns, Turn("user", question, False)], record, faults, wishes)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from strix_train.data.faults import Faults, Record
+from strix_train.data.formats.beside import introduced
+from strix_train.data.formats.calls import read_tools
 from strix_train.data.formats.talk import OPENAI, SHAREGPT, Spelling, Wishes, any_learned, follows_order, read_turns
-from strix_train.data.jsontext import kind_of
 from strix_train.data.rows import Conversation
 
 KEYS = ("messages", "conversations")
@@ -37,7 +38,7 @@ def row(record: Record, faults: Faults, wishes: Wishes) -> Conversation | None:
 
 
 def row_sharegpt(record: Record, faults: Faults, wishes: Wishes) -> Conversation | None:
-    """Return the conversation of a row in ShareGPT's spelling, with its separate system message."""
+    """Return the conversation of a row in ShareGPT's spelling, its system message often beside the turns."""
     return conversation(record, faults, wishes, SHAREGPT)
 
 
@@ -52,25 +53,6 @@ def conversation(
         return None
     if answered and not turns[-1].learned and not any_learned(turns, record, (key,), faults):
         return None
-    tools = read_tools(record, faults) if "tools" in value else None
-    return None if tools is False else Conversation(tuple(turns), record.place(), tools or None)
-
-
-def read_tools(record: Record, faults: Faults) -> tuple[Any, ...] | Literal[False] | None:
-    """Return the descriptions of tools of a row, None without any, or False with the fault noted."""
-    tools = record.value["tools"]
-    if isinstance(tools, str):
-        from strix_train.data.jsontext import DECODER
-
-        try:
-            tools = DECODER.decode(tools) if tools.strip() else None
-        except ValueError:
-            faults.of(record, ("tools",), "'tools' is a text that is not JSON", "write a list of descriptions")
-            return False
-    if tools is None or tools == []:
-        return None
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        what = f"'tools' is {kind_of(tools)}" + (" of other things than objects" if isinstance(tools, list) else "")
-        faults.of(record, ("tools",), what, "write a list of descriptions")
-        return False
-    return tuple(tools)
+    turns = introduced(turns, record, faults, wishes)
+    tools = read_tools(record, faults)
+    return None if turns is None or tools is False else Conversation(tuple(turns), record.place(), tools)

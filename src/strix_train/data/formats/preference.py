@@ -6,6 +6,8 @@ from typing import Any
 
 from strix_train.data.faults import Faults, Record
 from strix_train.data.formats.alpaca import answered_by, asked
+from strix_train.data.formats.beside import introduced
+from strix_train.data.formats.calls import read_tools
 from strix_train.data.formats.messages import _said_by
 from strix_train.data.formats.prompt_completion import answered, has, joined
 from strix_train.data.formats.talk import OPENAI, SHAREGPT, Wishes, follows_order, read_turns, words
@@ -34,6 +36,10 @@ def row(record: Record, faults: Faults, wishes: Wishes) -> Preference | None:
     if _said(chosen) == _said(rejected):
         faults.of(record, ("rejected",), "'chosen' and 'rejected' are the same", "remove the row")
         return None
+    if not _answer_the_same(chosen, rejected):
+        what = "'chosen' and 'rejected' answer different questions"
+        faults.of(record, ("rejected",), what, "both begin with the same messages, up to an answer")
+        return None
     return Preference(chosen, rejected, record.place())
 
 
@@ -41,16 +47,26 @@ def _said(row: Answered) -> Any:
     return row.completion if isinstance(row, Continuation) else [(turn.role, turn.content) for turn in row.turns]
 
 
+def _answer_the_same(chosen: Answered, rejected: Answered) -> bool:
+    """Whether two conversations are the same up to an answer; what a user says may differ behind that."""
+    if isinstance(chosen, Continuation) or isinstance(rejected, Continuation):
+        return True
+    for one, other in zip(chosen.turns, rejected.turns, strict=False):
+        if one.role != other.role or one.content != other.content:
+            return one.role == other.role == "assistant"
+    return True
+
+
 def _one(record: Record, key: str, faults: Faults, wishes: Wishes) -> Answered | None:
     """Return the prompt with one of the two answers."""
     value = record.value
-    if "conversations" in value or "messages" in value:
-        return _beside_messages(record, key, faults, wishes)
-    if "instruction" in value:
-        before = asked(record, faults)
-        return None if before is None else answered_by(key, before, record, faults, wishes)
     if _is_whole_talk(value[key]):
         return _whole(record, key, faults, wishes)
+    if "prompt" not in value and ("conversations" in value or "messages" in value):
+        return _beside_messages(record, key, faults, wishes)
+    if "instruction" in value:
+        before = asked(record, faults, wishes)
+        return None if before is None else answered_by(key, before, record, faults)
     if not has(record, ("prompt",), faults):
         return None
     return answered(record, faults, wishes, key)
@@ -69,8 +85,11 @@ def _whole(record: Record, key: str, faults: Faults, wishes: Wishes) -> Conversa
     turns = read_turns(record, (key,), faults, wishes, spelling)
     if turns is None or not follows_order(turns, record, (key,), faults, spelling):
         return None
-    before = [turn._replace(learned=False) for turn in turns[:-1]]
-    return Conversation((*before, turns[-1]._replace(learned=True)), record.place())
+    introduction, tools = introduced(turns, record, faults, wishes), read_tools(record, faults)
+    if introduction is None or tools is False:
+        return None
+    before = [turn._replace(learned=False) for turn in introduction[:-1]]
+    return Conversation((*before, turns[-1]._replace(learned=True)), record.place(), tools)
 
 
 def _beside_messages(record: Record, key: str, faults: Faults, wishes: Wishes) -> Conversation | None:
@@ -81,10 +100,12 @@ def _beside_messages(record: Record, key: str, faults: Faults, wishes: Wishes) -
     if before is None or not follows_order(before, record, (name,), faults, spelling, answered=False):
         return None
     answer = record.value[key]
+    if isinstance(answer, list) and len(answer) == 1:
+        [answer] = answer
     if isinstance(answer, dict):
         answer = answer.get(spelling.content, answer)
     if isinstance(answer, (dict, list)):
         faults.of(record, (key,), f"'{key}' is {kind_of(answer)}", "write it as one message, or as a text")
         return None
     text = words(answer, f"'{key}'", record, (key,), faults)
-    return None if text is None else joined(before, [Turn("assistant", text, True)], record, (key,), faults)
+    return None if text is None else joined(before, [Turn("assistant", text, True)], record, (key,), faults, wishes)

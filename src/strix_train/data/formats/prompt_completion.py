@@ -5,16 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from strix_train.data.faults import Faults, Record
+from strix_train.data.formats.beside import has_system, introduced
+from strix_train.data.formats.calls import read_tools
 from strix_train.data.formats.talk import Keys, Wishes, follows_order, read_turns, words
-from strix_train.data.rows import Continuation, Conversation
+from strix_train.data.rows import Continuation, Conversation, Turn
 from strix_train.errors import nearest
 
 KEYS = ("prompt", "completion")
 
 
 def claims(value: dict[str, Any]) -> bool:
-    """Whether the object has one of the format's keys, and none of a preference pair or a mark."""
+    """Whether the object has both keys and is not marked good or bad, or one of them and is of no other format."""
+    if "prompt" in value and "completion" in value:
+        return not is_mark(value.get("label"))
+    if "instruction" in value and "output" in value:
+        return False
     return ("prompt" in value or "completion" in value) and not {"chosen", "rejected", "label"} & value.keys()
+
+
+def is_mark(value: Any) -> bool:
+    """Whether a value says good or bad by itself: such rows hold answers that are not to be learned."""
+    return isinstance(value, (bool, int)) and value in (0, 1)
 
 
 def row(record: Record, faults: Faults, wishes: Wishes) -> Continuation | Conversation | None:
@@ -37,7 +48,7 @@ def has(record: Record, keys: tuple[str, ...], faults: Faults) -> bool:
 def answered(record: Record, faults: Faults, wishes: Wishes, key: str) -> Continuation | Conversation | None:
     """Return the prompt with the answer under `key`, or None with the fault noted."""
     prompt, completion = record.value["prompt"], record.value[key]
-    if _is_talk(prompt) or _is_talk(completion):
+    if _is_talk(prompt) or _is_talk(completion) or has_system(record):
         return _conversation(record, faults, wishes, key)
     texts = [
         words(text, f"'{name}'", record, (name,), faults) for name, text in (("prompt", prompt), (key, completion))
@@ -63,10 +74,12 @@ def _conversation(record: Record, faults: Faults, wishes: Wishes, key: str) -> C
     after = read_turns(record, (key,), faults, wishes) if before is not None else None
     if before is None or after is None or not follows_order(before, record, ("prompt",), faults, answered=False):
         return None
-    return joined(before, after, record, (key,), faults)
+    return joined(before, after, record, (key,), faults, wishes)
 
 
-def joined(before: Any, after: Any, record: Record, keys: Keys, faults: Faults) -> Conversation | None:
+def joined(
+    before: list[Turn], after: list[Turn], record: Record, keys: Keys, faults: Faults, wishes: Wishes
+) -> Conversation | None:
     """Return what was asked and what was answered as one conversation, or None with the fault noted."""
     silent = Faults(skip=True)
     whole = [*before, *after]
@@ -74,4 +87,6 @@ def joined(before: Any, after: Any, record: Record, keys: Keys, faults: Faults) 
         what = "prompt and completion together are no dialogue"
         faults.of(record, keys, what, "user and assistant by turns, answered last")
         return None
-    return Conversation(tuple(whole), record.place())
+    turns = introduced(whole, record, faults, wishes)
+    tools = read_tools(record, faults)
+    return None if turns is None or tools is False else Conversation(tuple(turns), record.place(), tools)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strix_train.data.faults import Faults, Record
+from strix_train.data.formats.calls import read_calls
 from strix_train.data.jsontext import kind_of
 from strix_train.data.rows import Turn
 from strix_train.errors import nearest
@@ -19,11 +20,13 @@ _EXTRA = ("tool_calls", "tool_call_id", "name", "reasoning_content", "thinking",
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a recipe says about rows. `columns`: keys that the rewards of method grpo look at."""
+    """What a recipe says about rows. `columns`: keys that the rewards of method grpo look at; `numbers`: those of them
+    in which a number is looked for."""
 
     roles: Mapping[str, str] = field(default_factory=dict)
     merge_system: bool = False
     columns: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +81,21 @@ def read_turns(
         if plain:
             turns.append(Turn(role, content, learned and role == "assistant"))
             continue
+        if not index and len(value) > 1 and _says_nothing(message, spelling, aliases):
+            continue
         turn = _turn(message, record, (*keys, index), faults, wishes, spelling, learned)
         if turn is None:
             return None
         turns.append(turn)
     return merged(turns) if wishes.merge_system else turns
+
+
+def _says_nothing(message: Any, spelling: Spelling, aliases: Mapping[str, str]) -> bool:
+    """Whether a message is an empty system message, which many sets have in front of every conversation."""
+    if not isinstance(message, dict) or not isinstance(role := message.get(spelling.role), str):
+        return False
+    said = message.get(spelling.content, message)
+    return aliases.get(role, role) == "system" and (said is None or (isinstance(said, str) and not said.strip()))
 
 
 def merged(turns: list[Turn]) -> list[Turn]:
@@ -121,6 +134,11 @@ def _turn(
     if role is None:
         return None
     extra = {key: message[key] for key in _EXTRA if message.get(key) is not None}
+    if extra.get("tool_calls"):
+        calls = read_calls(extra["tool_calls"], record, (*keys, "tool_calls"), faults)
+        if calls is None:
+            return None
+        extra["tool_calls"] = calls
     place = (*keys, spelling.content)
     content = words(message.get(spelling.content), f"the content of {number} ({role})", record, place, faults, extra)
     if content is None:
@@ -206,6 +224,11 @@ def follows_order(
 
     What tools say comes after an assistant's call of them, and the assistant answers it.
     """
+    held: Any = record.value
+    for key in keys:
+        held = held[key]
+    # a system message that was merged, or says nothing, is no turn
+    gone = max(0, len(held) - len(turns))
     due = "user"
     first = 1 if turns[0].role in ("system", "developer") else 0
     if first == len(turns):
@@ -219,6 +242,7 @@ def follows_order(
             due = "assistant"
         else:
             before = f"after '{turns[index - 1].role}'" if index else "at the beginning"
+            number = index + gone
             cure = f"'{due}' is due there"
             if role in ("system", "developer"):
                 cure = "a system message comes first or not at all"
@@ -226,11 +250,11 @@ def follows_order(
                 cure = "what a tool says follows an assistant's call"
             elif index and role == turns[index - 1].role:
                 cure += ", or make one message of the two"
-            faults.of(record, (*keys, index, spelling.role), f"message {index + 1} is '{role}' {before}", cure)
+            faults.of(record, (*keys, number, spelling.role), f"message {number + 1} is '{role}' {before}", cure)
             return False
     if answered and turns[-1].role != "assistant":
         what = "the conversation ends without an answer"
-        faults.of(record, (*keys, len(turns) - 1), what, "end with 'assistant'")
+        faults.of(record, (*keys, len(turns) + gone - 1), what, "end with 'assistant'")
         return False
     return True
 
