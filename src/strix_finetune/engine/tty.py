@@ -175,10 +175,14 @@ def _window(api: APIClient, name: str) -> Iterator[None]:
     def resize(_signum: int = 0, _frame: FrameType | None = None) -> None:
         from docker.errors import APIError
 
+        told = None
         with suppress(OSError, APIError):  # the container may have ended just now
-            size = os.get_terminal_size(1)
-            api.resize(name, height=size.lines, width=size.columns)
+            # a change may come while one is told, and must not be followed by what was before it
+            while (size := os.get_terminal_size(1)) != told:
+                api.resize(name, height=size.lines, width=size.columns)
+                told = size
 
-    resize()
+    # caught first: a change between the two would be lost
     with caught((signal.SIGWINCH,), resize):
+        resize()
         yield
