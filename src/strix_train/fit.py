@@ -13,6 +13,8 @@ from strix_train.encode import Encoded, encoder
 from strix_train.errors import InputError, Problem
 from strix_train.names import ModelName
 from strix_train.recipe.load import Loaded
+from strix_train.recipe.rows import Question
+from strix_train.recipe.watching import Sample
 from strix_train.sources import Set
 
 # How many kinds of conversations, by the order of their roles, are put to the template.
@@ -67,7 +69,9 @@ def template_of(loaded: Loaded) -> Template:
     return Template("chat", source)
 
 
-def check(loaded: Loaded, model: ModelName, wish: Template, sets: Sequence[Set]) -> dict[int, Lengths]:
+def check(
+    loaded: Loaded, model: ModelName, wish: Template, sets: Sequence[Set], questions: Sequence[Question]
+) -> dict[int, Lengths]:
     """Check the rows against the model's files, where they are on this machine; return lengths by set.
 
     Raises InputError for what the template refuses, and where most answers would be cut away.
@@ -85,6 +89,8 @@ def check(loaded: Loaded, model: ModelName, wish: Template, sets: Sequence[Set])
     _has_template(loaded, wish, own, sets, folder)
     if own is not None and wish.mode != "plain":
         _shapes(template.ChatTemplate(own, template.special_tokens(folder)), sets)
+    if own is not None:
+        _asked(template.ChatTemplate(own, template.special_tokens(folder)), loaded, questions)
     try:
         text = localtext.of_folder(folder, own)
     except ValueError as error:
@@ -125,6 +131,24 @@ def _shapes(model: template.ChatTemplate, sets: Sequence[Set]) -> None:
             except ValueError as error:
                 what = f"the model's chat template refuses this conversation: {error}"
                 problems.append(Problem(what, row.place, _cure_refused(row, str(error))))
+    if problems:
+        raise InputError(problems[:20])
+
+
+def _asked(model: template.ChatTemplate, loaded: Loaded, questions: Sequence[Question]) -> None:
+    """Put what is asked before, while and after training to the template. Raises InputError with what it refuses."""
+    samples = loaded.recipe.samples
+    asked: list[tuple[tuple[str | int, ...], Question | Sample]] = [(("questions",), each) for each in questions]
+    asked += [(("samples", "ask", index), each) for index, each in enumerate((samples and samples.ask) or ())]
+    problems = []
+    for keys, each in asked:
+        system = [{"role": "system", "content": each.system}] if each.system else []
+        try:
+            model.render([*system, {"role": "user", "content": each.prompt}], answer_next=True)
+        except ValueError as error:
+            what = f"the model's chat template refuses the question '{each.prompt[:40]}': {error}"
+            cure = "leave its 'system' out" if each.system else "name another data.template"
+            problems.append(Problem(what, loaded.place(*keys), cure))
     if problems:
         raise InputError(problems[:20])
 

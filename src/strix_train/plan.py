@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from strix_train import backends, fit, rewards, sources
+from strix_train import backends, fit, localtext, rewards, sameness, sources
 from strix_train.data import mix
 from strix_train.data import questions as asked
 from strix_train.data.look import repeated, shared
@@ -54,12 +54,15 @@ class Plan:
         return value
 
     def inputs(self) -> dict[str, Any]:
-        """Return the model's source, and digests of the rows that are taken and of the files that they are from."""
+        """Return the model's source, and digests of all that the recipe names and training reads."""
         return {
             "recipe": str(self.loaded.path),
             "model": self.model.source,
             "train_sha256": self.train.fingerprint,
             "eval_sha256": self.evaluation.fingerprint if self.evaluation else None,
+            "model_sha256": sameness.of_model(localtext.folder_of(self.model)),
+            "template_sha256": sameness.of_text(self.template.source),
+            "rewards_sha256": sameness.of_files(rewards.files(self.loaded)),
             "files": {each.source.path: each.data.sha256 for each in self.sets if each.data},
         }
 
@@ -95,7 +98,7 @@ def make(word: str, settings: Sequence[str] = (), *, with_backend: bool = True, 
         raise InputError(problems)
     sets = (*train, *evaluation)
     _both_marks(loaded, train)
-    lengths = fit.check(loaded, model, template, sets)
+    lengths = fit.check(loaded, model, template, sets, questions)
     rows, held = _divided(loaded, train)
     if evaluation:
         held = mix.whole([each.data for each in evaluation if each.data])

@@ -52,6 +52,13 @@ def _function_problems(path: Path, name: str, place: Place) -> list[Problem]:
     return [Problem(f"{path} defines no function '{name}'", place, nearest(name, known) if known else "write it there")]
 
 
+def files(loaded: Loaded) -> list[Path]:
+    """Return the files of the user's own functions, in the recipe's order."""
+    wish = loaded.recipe.method
+    wanted = wish.rewards if isinstance(wish, Grpo) else []
+    return [loaded.beside(each.file) for each in wanted if isinstance(each, Python)]
+
+
 def build(loaded: Loaded) -> list[tuple[str, float, Reward]]:
     """Return the rewards with their names, unlike one another, and weights."""
     wish = loaded.recipe.method

@@ -7,7 +7,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from strix_train.estimate.memory import Backend
 from strix_train.export import tools
 from strix_train.plan import Plan
 from strix_train.runfolder import RunFolder, create, find_unfinished
+from strix_train.saving import is_full
 from strix_train.stopping import Stopper
 
 if TYPE_CHECKING:
@@ -208,12 +209,15 @@ def _elsewhere(rank: int) -> Path:
 
 
 def _keep_traceback(log: Path) -> None:
-    with log.open("a", encoding="utf-8") as stream:
+    # where the disk is full, what is to be told is that
+    with suppress(OSError), log.open("a", encoding="utf-8") as stream:
         traceback.print_exc(file=stream)
 
 
 def _finish(folder: RunFolder, work: _Work, state: str, **facts: Any) -> None:
-    if work.main:
+    if not work.main:
+        return
+    with suppress(OSError):
         if (folder.read_json("status.json") or {}).get("state") != "done":  # an export after the end may fail
             folder.finish(state, **facts)
         afterwards.page(folder)
@@ -228,7 +232,7 @@ def explained(error: Exception, log: Path) -> TrainError:
         return TrainError(
             Problem(f"the device is out of memory ({log} has the details)", cure="lower schedule.batch or max_length")
         )
-    if isinstance(error, OSError) and error.errno == 28:
+    if is_full(error):
         return TrainError(Problem(f"the disk is full ({log} has the details)", cure="make room and add --resume"))
     return TrainError(f"training failed: {kind}: {text}", cure=f"the traceback is in {log}")
 

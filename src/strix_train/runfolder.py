@@ -60,8 +60,12 @@ class RunFolder:
         """Write a file whole: aside, then renamed."""
         target = self.path / name
         aside = target.with_name(f".{target.name}.partial")
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(target)
+        try:
+            aside.write_text(text, encoding="utf-8")
+            aside.replace(target)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
         return target
 
     def write_json(self, name: str, value: Any) -> Path:
@@ -73,8 +77,12 @@ class RunFolder:
         target, aside = self.path / name, self.path / f".{name}.partial"
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
-        fill(aside)
-        readable(aside)
+        try:
+            fill(aside)
+            readable(aside)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
         shutil.rmtree(target, ignore_errors=True)
         aside.replace(target)
         return target

@@ -29,7 +29,10 @@ def other_inputs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     """Return a sentence part for each digest of versions.json's `inputs` that differs."""
     found = []
     for key, value in now.items():
-        if key.endswith("_sha256") and key in before and before[key] != value:
+        was = before.get(key, value)
+        # a model of the hub may not have been here when it was looked at
+        unknown = key == "model_sha256" and None in (was, value)
+        if key.endswith("_sha256") and was != value and not unknown:
             found.append(f"{_WHAT.get(key, key.removesuffix('_sha256'))} differs from what it was")
     return found
 
@@ -46,7 +49,13 @@ def other_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
     return found
 
 
-_WHAT = {"train_sha256": "the content of data.train", "eval_sha256": "the content of data.eval"}
+_WHAT = {
+    "train_sha256": "the content of data.train",
+    "eval_sha256": "the content of data.eval",
+    "model_sha256": "the content of the model",
+    "template_sha256": "the content of data.template",
+    "rewards_sha256": "the content of the rewards' files",
+}
 
 
 def _flat(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -126,11 +126,15 @@ class Saver:
 
     def _full(self, error: BaseException) -> bool:
         """Whether the disk was full: libraries tell it as an OSError, in words, or not at all."""
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        text = str(error)
-        unsaid = isinstance(error, RuntimeError) and "PytorchStreamWriter" in text
-        return "No space left on device" in text or (unsaid and self.room.free(self.room.existing()) < _SPARE)
+        unsaid = isinstance(error, RuntimeError) and "PytorchStreamWriter" in str(error)
+        return is_full(error) or (unsaid and self.room.free(self.room.existing()) < _SPARE)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that the disk is full, by its number or in a library's words."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return "No space left on device" in str(error)
 
 
 def finite(model: Any) -> str:
@@ -155,6 +159,11 @@ def with_saver(base: Any, saver: Saver, look: Callable[[Any], None], before_save
         def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             look(inputs)
             return super().training_step(model, inputs, *args, **kwargs)
+
+        def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+            # how often a run is looked at changes nothing about its weights
+            with randomness.kept():
+                return super().evaluate(*args, **kwargs)
 
         def _get_output_dir(self, trial: Any) -> str:
             return str(checkpoints.aside(saver.folder)) if saver.writing else str(super()._get_output_dir(trial))

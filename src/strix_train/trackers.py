@@ -34,7 +34,8 @@ class TensorBoard:
     def __init__(self, folder: RunFolder, began: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder.path / "tensorboard"), purge_step=began + 1 if began else None)
+        events = folder.path / "tensorboard"
+        self._writer = SummaryWriter(str(events), purge_step=began + 1 if began or events.exists() else None)
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():

@@ -146,7 +146,9 @@ class Watch:
 
     def _evaluated(self, step: int, logs: Mapping[str, Any]) -> None:
         row = {"step": step, **{name: _written(value) for name, value in _numbers(logs) if name.startswith("eval_")}}
-        if self.main and not any(old == row for old in lines(self.job.folder.path / "evaluations.jsonl")):
+        known = lines(self.job.folder.path / "evaluations.jsonl") if self.main else []
+        # the one at the end may be that of the last step again, in other seconds
+        if self.main and not any(old["step"] == step and old.get("eval_loss") == row["eval_loss"] for old in known):
             self._write("evaluations.jsonl", row)
             for tracker in self.trackers:
                 tracker.numbers(step, {"eval_loss": float(logs["eval_loss"])})
@@ -225,13 +227,15 @@ def callback(watch: Watch) -> Any:
         """Forwards the trainer's events."""
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            # a resumed state brings those of its checkpoint, and a recipe may say others meanwhile
+            state.compute_steps(args, state.max_steps)
             watch.begin(int(state.global_step))
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             watch.step_began = time.monotonic()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if watch.stopping() and int(state.global_step) < int(state.max_steps):
+            if watch.stopping():
                 control.should_save = True
                 control.should_training_stop = True
 

@@ -100,6 +100,26 @@ def test_what_the_template_refuses_is_told_with_its_row(tmp_path: Path) -> None:
     assert len(made(tmp_path, rows, "data.merge_system=true").train) == 3
 
 
+@pytest.mark.parametrize(
+    ("more", "place"),
+    [
+        ("questions: {ask: [{prompt: q, expect: a}, {prompt: who, expect: b, system: s}]}\n", "r.yaml:4:1"),
+        ("samples: {every: 6, ask: [{prompt: q}, {prompt: who, system: s}]}\n", "r.yaml:4:40"),
+    ],
+)
+def test_what_is_asked_is_put_to_the_template_before_anything_is_trained(tmp_path: Path, more: str, place: str) -> None:
+    model(tmp_path / "m", STRICT)
+    (found,) = refused(tmp_path, [talk("a", "b")], recipe=more)
+    what = "the model's chat template refuses the question 'who': System role not supported; leave its 'system' out"
+    assert found == f"{place}: {what}"
+    made(tmp_path, [talk("a", "b")], recipe=more.replace(", system: s", ""))
+
+
+def test_samples_need_something_to_ask(tmp_path: Path) -> None:
+    (found,) = refused(tmp_path, [talk("a", "b")], recipe="samples: {every: 2}\n")
+    assert found.endswith("samples has nothing to ask; write samples.ask, or questions")
+
+
 def test_a_model_without_a_template(tmp_path: Path) -> None:
     model(tmp_path / "m", None)
     rows = [{"prompt": "a", "completion": "b"}, {"prompt": "a", "completion": "c"}]
@@ -187,7 +207,7 @@ def test_pairs_and_marks_have_lengths_too(tmp_path: Path, tokenizers: None) -> N
         path.write_text(f"model: m\ndata: d.jsonl\nmethod: {method}\nschedule: {{steps: 1}}\n")
         loaded = plan.load(path)
         train = plan.sources.read(loaded, "train", fetch=False)
-        found = fit.check(loaded, ModelName("m", str(tmp_path / "m"), True), fit.Template("auto", None), train)
+        found = fit.check(loaded, ModelName("m", str(tmp_path / "m"), True), fit.Template("auto", None), train, ())
         assert found[0].sampled == (2 if method == "dpo" else 1)
 
 

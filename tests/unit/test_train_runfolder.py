@@ -70,11 +70,11 @@ def test_a_folder_appears_whole_and_readable(tmp_path: Path) -> None:
     assert stat.S_IMODE(folder.adapter.stat().st_mode) == 0o750
 
 
-def test_a_failed_write_leaves_the_old_content(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder(tmp_path)
     folder.write_json("a.json", {"x": 1})
 
-    def fail(aside: Path) -> None:
+    def fail(*aside: Path) -> None:
         raise OSError(28, "No space left on device")
 
     (tmp_path / "adapter").mkdir()
@@ -82,6 +82,10 @@ def test_a_failed_write_leaves_the_old_content(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space"):
         folder.write_folder("adapter", fail)
     assert [path.name for path in folder.adapter.iterdir()] == ["w"]
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="No space"):
+        folder.write_json("b.json", 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "adapter"]
     assert folder.read_json("a.json") == {"x": 1}
     assert folder.read_json("none.json") is None
 

@@ -51,6 +51,14 @@ def test_other_content_of_the_same_files_is_found() -> None:
         "the content of data.train differs from what it was"
     ]
     assert same.other_inputs({}, before) == []
+    known = {"model_sha256": "a", "template_sha256": None, "rewards_sha256": "c"}
+    assert same.other_inputs(known, {**known, "model_sha256": None}) == []
+    assert same.other_inputs({**known, "model_sha256": None}, known) == []
+    assert same.other_inputs(known, {"model_sha256": "b", "template_sha256": "b", "rewards_sha256": "b"}) == [
+        "the content of the model differs from what it was",
+        "the content of data.template differs from what it was",
+        "the content of the rewards' files differs from what it was",
+    ]
 
 
 def test_other_versions_are_told() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from strix_train.distributed.together import Ranks
@@ -21,6 +23,22 @@ def save(ranks: Ranks, write: Callable[[str], None], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for rank, state in enumerate(states):
             (folder / f"rng_state_{rank}.pth").write_bytes(base64.b64decode(state["state"]))
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """What is drawn within leaves no trace: every generator goes on from where it stood."""
+    import numpy as np
+    import torch
+
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 def fresh(ranks: Ranks, seed: int, step: int) -> None:

@@ -85,12 +85,19 @@ def _ordered(base: Any) -> Any:
 
 
 def _steps(job: Job, rows: int, generations: int) -> int:
-    """Return the number of optimizer steps: every prompt of an epoch is answered `generations` times."""
+    """Return the number of optimizer steps. Raises InputError where the prompts do not fill one.
+
+    Each prompt of a step is answered `generations` times; TRL leaves out the prompts at an epoch's end that fill none.
+    """
     schedule = job.plan.loaded.recipe.schedule
+    prompts = schedule.rows * schedule.accumulation * job.world // generations
+    if rows < prompts:
+        what = f"a step takes {prompts} prompts, and there {'is' if rows == 1 else 'are'} {rows}"
+        place = job.plan.loaded.place("schedule", "accumulation")
+        raise InputError(Problem(what, place, "lower schedule.accumulation or schedule.batch, or give more prompts"))
     if schedule.steps is not None:
         return schedule.steps
-    passes = math.ceil(rows * generations / (schedule.rows * job.world))
-    return max(1, math.ceil((schedule.epochs or 0) * math.ceil(passes / schedule.accumulation)))
+    return max(1, math.ceil((schedule.epochs or 0) * (rows // prompts)))
 
 
 def _rows(job: Job, text: Adapted, rows: Rows, what: str, objects: list[Mapping[str, Any]]) -> Any:

@@ -6,6 +6,7 @@ A method loads and encodes, says in a `Setup` how its trainer is built, and call
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -109,37 +110,44 @@ def carry_out(job: Job, setup: Setup) -> Outcome:
     _joined(job, trainer, watch)
     if checkpoint:
         console.fact("resume", f"from step {began} of {setup.steps}")
-    try:
-        if checkpoint and began >= setup.steps:
-            # killed behind its last step: the trainer would do one more
-            trainer._load_from_checkpoint(str(checkpoint))
-            done = began
-        else:
-            with job.stopper.deferring():
-                trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-            done = int(trainer.state.global_step)
-    finally:
+    with ExitStack() as open_:
         for tracker in following:
-            tracker.close()
-    facts |= {
-        "steps_done": done,
-        "resumed_from": began or None,
-        "first_batch": setup.proof.found,
-        **_sums(folder.metrics),
-    }
-    if job.stopper.requested and done < setup.steps:
-        return Outcome(model, tokenizer, True, facts | {"peak_memory": peak_memory(job.device)})
-    if setup.evaluate:
-        facts["eval_loss"] = setup.evaluate(trainer)
-        console.fact("eval", f"loss {facts['eval_loss']:.4f}")
-    state, facts["same_weights"] = _gathered(job, model, trainer)
-    if job.rank == 0:
-        folder.write_folder(folder.result_name(model), lambda aside: _save(model, tokenizer, aside, state))
-    job.ranks.main_first("saved")
+            open_.callback(tracker.close)
+        done = _steps(job, setup, trainer, checkpoint, began)
+        facts |= {
+            "steps_done": done,
+            "resumed_from": began or None,
+            "first_batch": setup.proof.found,
+            **_sums(folder.metrics),
+        }
+        if job.stopper.requested and done < setup.steps:
+            return Outcome(model, tokenizer, True, facts | {"peak_memory": peak_memory(job.device)})
+        # first of all: whatever happens from here on, what was learned is there
+        facts["same_weights"] = _kept(job, setup, trainer)
+        if setup.evaluate:
+            facts["eval_loss"] = setup.evaluate(trainer)
+            console.fact("eval", f"loss {facts['eval_loss']:.4f}")
     facts["questions"] = asking.after(model) if setup.asks else None
     facts["peak_memory"] = peak_memory(job.device)
     console.fact("memory", f"{gigabytes(facts['peak_memory'])} at most")
     return Outcome(model, tokenizer, False, facts)
+
+
+def _steps(job: Job, setup: Setup, trainer: Any, checkpoint: Path | None, began: int) -> int:
+    """Let the trainer do its steps, and return the last one's number. Raises TrainError where it does none."""
+    if checkpoint and began >= setup.steps:
+        # killed behind its last step: the trainer would do one more
+        trainer._load_from_checkpoint(str(checkpoint))
+        trainer.state.global_step = began
+        return began
+    with job.stopper.deferring():
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    done = int(trainer.state.global_step)
+    if not done and not job.stopper.requested:
+        raise TrainError(
+            f"the trainer did none of {setup.steps} steps: the rows fill no step", cure="give it more rows"
+        )
+    return done
 
 
 def _agree(job: Job, model: Any) -> None:
@@ -266,6 +274,16 @@ def _alike(job: Job, digest: str) -> bool:
     else:
         job.console.fact("ranks", f"all {job.world} processes ended with the same weights")
     return not others
+
+
+def _kept(job: Job, setup: Setup, trainer: Any) -> bool | None:
+    """Write the result into the run folder, and return whether all processes hold the same, as `_gathered` does."""
+    state, same = _gathered(job, setup.model, trainer)
+    if job.rank == 0:
+        name = job.folder.result_name(setup.model)
+        job.folder.write_folder(name, lambda aside: _save(setup.model, setup.tokenizer, aside, state))
+    job.ranks.main_first("saved")
+    return same
 
 
 def _save(model: Any, tokenizer: Any, folder: Path, state: dict[str, Any] | None) -> None:

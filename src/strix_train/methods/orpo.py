@@ -21,6 +21,7 @@ def train(job: Job) -> Outcome:
     plan, wish = job.plan, job.plan.loaded.recipe.method
     assert isinstance(wish, Orpo)
     made = ready.load(job)
+    ready.pads(made)
     encoder = Encoder(job, made.text)
     rows = _rows(encoder.pairs(plan.train, "pairs"))
     evaluation = _rows(encoder.pairs(plan.evaluation, "eval pairs")) if plan.evaluation else None

@@ -33,6 +33,13 @@ class Ready:
         return int(self.text.tokenizer.eos_token_id if found is None else found)
 
 
+def pads(ready: Ready) -> None:
+    """Give the tokenizer a token that fills rows up, for trainers that ask it: Llama 3 comes without one."""
+    tokenizer = ready.text.tokenizer
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+
+
 def load(job: Job) -> Ready:
     """Return the model, on its device, with the template that the recipe wants."""
     model, tokenizer = job.backend.load(job.wish)

@@ -24,8 +24,7 @@ def train(job: Job) -> Outcome:
     assert isinstance(backend, PlainBackend)  # backends.choose
     with suppress_seqcls_warning():  # that the head is new is what is wanted
         made = ready.with_template(job, *backend.load_scorer(job.wish))
-    if made.text.tokenizer.pad_token_id is None:
-        made.text.tokenizer.pad_token = made.text.tokenizer.eos_token
+    ready.pads(made)
     encoder = Encoder(job, made.text)
     rows = _rows(encoder, plan.train, "pairs")
     evaluation = _rows(encoder, plan.evaluation, "eval pairs") if plan.evaluation else None

@@ -163,6 +163,12 @@ class Recipe(Strict):
     )
 
     @model_validator(mode="after")
+    def _something_to_ask(self) -> Recipe:
+        if self.samples is not None and self.samples.ask is None and self.questions is None:
+            raise ValueError("samples has nothing to ask; write samples.ask, or questions")
+        return self
+
+    @model_validator(mode="after")
     def _one_evaluation(self) -> Recipe:
         if self.evaluation.split is not None and self.data.eval is not None:
             raise ValueError("both data.eval and evaluation.split name rows for evaluation; keep one of the two")
