@@ -11,6 +11,9 @@ set -eu
 
 notes=${STRIX_STARTED:-${XDG_STATE_HOME:-$HOME/.local/state}/strix-finetune/started}
 
+# GiB that the tests take at the most
+room=24
+
 say() { printf 'host: %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
@@ -120,6 +123,9 @@ test)
   if apt-cache show chromium-headless-shell >/dev/null 2>&1; then packages chromium-headless-shell; fi
   docker_running
   bus_running
+  # a full disk fails tests in many words; these were 21 GB at the most, of which images stay for the next time
+  free=$(($(df -Pk . | awk 'NR == 2 { print $4 }') / 1048576))
+  [ "$free" -ge "$room" ] || say "the disk has $free GiB free, and the tests may take $room"
   ;;
 stop)
   [ -f "$2" ] || exit 0
