@@ -71,6 +71,31 @@ def test_a_json_list_is_read_in_pieces_of_any_size(tmp_path: Path, monkeypatch: 
         assert pairs(path) == whole
 
 
+@pytest.mark.parametrize("indent", [None, 0, 3])
+@pytest.mark.parametrize("size", [1, 5, 97, 1 << 20])
+def test_the_place_of_every_entry_is_where_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indent: int | None, size: int
+) -> None:
+    """Wherever a window ends: the places are those that a count from the beginning of the file gives."""
+    values = [{"prompt": f"{index} ü“{'x' * (7 * index % 50)}", "completion": "a"} for index in range(30)]
+    text = "\n\n " + json.dumps(values, ensure_ascii=False, indent=indent).replace("}, {", "},\r\n  { ")
+    path = write(tmp_path, "d.json", text)
+    monkeypatch.setattr(document, "_CHUNK", size)
+    monkeypatch.setattr(document._Window.more, "__defaults__", (size,))
+    places = [record.place() for record in document.read(path, Faults())]
+    starts = [index for index, character in enumerate(text) if character == "{"]
+    assert [(place.line, place.column) for place in places] == [
+        (text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)) for start in starts
+    ]
+    # so are those of faults, at the first line of the file and behind many others
+    write(tmp_path, "d.json", text.replace('"a"', "None", 1) if size == 5 else text[: starts[-1]] + "{'")
+    with pytest.raises(InputError) as caught:
+        list(document.read(path, Faults()))
+    wrong = text.index('"a"') if size == 5 else starts[-1] + 1
+    line, column = text.count("\n", 0, wrong) + 1, wrong - text.rfind("\n", 0, wrong)
+    assert caught.value.problems[0].place == Place(str(path), line, column)
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [

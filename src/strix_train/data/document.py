@@ -17,7 +17,7 @@ from strix_train.data.bytestream import not_utf8, open_bytes
 from strix_train.data.faults import Faults
 from strix_train.data.jsontext import DECODER, JsonRecord, cure_syntax, kind_of, near, place_in
 from strix_train.data.locate import excerpt
-from strix_train.errors import InputError, Place, Problem
+from strix_train.errors import InputError, Place, Problem, at
 
 MAX_ENTRY = 32 << 20
 _CHUNK = 1 << 20
@@ -85,12 +85,15 @@ def _entries(window: _Window, faults: Faults) -> Iterator[JsonRecord]:
 
 
 class _Window:
-    """The part of a file that is being parsed, and the line and column where it begins."""
+    """The part of a file that is being parsed, and the line and column of a mark in it.
+
+    The mark follows the parsing: line breaks are counted from it, so that none is counted twice.
+    """
 
     def __init__(self, stream: IO[bytes], path: Path) -> None:
         self.stream, self.path = stream, path
         self.text = ""
-        self.at = 0
+        self.at = self.mark = 0
         self.line = self.column = 1
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self._ended = False
@@ -106,18 +109,26 @@ class _Window:
         try:
             self.text += self._decoder.decode(raw, final=self._ended)
         except UnicodeDecodeError as error:
-            seen = self.text + error.object[: error.start].decode("utf-8", "replace")
+            self._advance()
+            seen = self.text[self.mark :] + error.object[: error.start].decode("utf-8", "replace")
             place = place_in(self.path, seen, len(seen), self.line, self.column)
             raise not_utf8(error, place, self.path) from None
         return bool(raw)
 
     def _drop(self) -> None:
         """Forget what is parsed."""
-        passed = self.text[: self.at]
-        breaks = passed.count("\n")
-        self.line += breaks
-        self.column = len(passed) - passed.rfind("\n") if breaks else self.column + len(passed)
-        self.text, self.at = self.text[self.at :], 0
+        self._advance()
+        self.text, self.at, self.mark = self.text[self.at :], 0, 0
+
+    def _advance(self) -> None:
+        """Move the mark to where the parsing is."""
+        breaks = self.text.count("\n", self.mark, self.at)
+        if breaks:
+            self.line += breaks
+            self.column = self.at - self.text.rfind("\n", self.mark, self.at)
+        else:
+            self.column += self.at - self.mark
+        self.mark = self.at
 
     def first_line(self) -> str:
         """Return the rest of the line, as far as an entry may be long."""
@@ -126,7 +137,8 @@ class _Window:
         return self.text[self.at :].partition("\n")[0]
 
     def place(self) -> Place:
-        return place_in(self.path, self.text, self.at, self.line, self.column)
+        self._advance()
+        return at(self.path, self.line, self.column)
 
     def around(self) -> str:
         return excerpt(self.text, self.at)
@@ -169,6 +181,7 @@ class _Window:
             return value, text
 
     def _wrong(self, error: json.JSONDecodeError) -> InputError:
-        place = place_in(self.path, self.text, error.pos, self.line, self.column)
+        self._advance()
+        place = place_in(self.path, self.text[self.mark :], error.pos - self.mark, self.line, self.column)
         what = f"is not valid JSON: {error.msg} {near(self.text, error.pos)}"
         return InputError(Problem(what, place, cure_syntax(self.text, error), excerpt(self.text, error.pos)))
