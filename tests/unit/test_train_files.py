@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from strix_train.data import document, hub, prose
-from strix_train.data.faults import Faults
+from strix_train.data.faults import SHOWN, Faults
 from strix_train.data.files import local
 from strix_train.data.load import Shape, load
 from strix_train.data.rows import Continuation, Document
@@ -167,6 +167,23 @@ def test_structure_in_a_cell(tmp_path: Path) -> None:
 )
 def test_broken_tables(tmp_path: Path, content: str | bytes, expected: str) -> None:
     assert expected in sentence(write(tmp_path, "d.csv", content))
+
+
+def test_rows_that_are_not_utf8_are_left_out_however_many(tmp_path: Path) -> None:
+    rows = b"".join(b"q%d,caf\xe9\n" % index for index in range(2 * SHOWN)) + b"q,a\n"
+    data = load(write(tmp_path, "d.csv", b"prompt,completion\n" + rows), Shape(skip=True))
+    assert (len(data), data.skipped, len(data.notes)) == (1, 2 * SHOWN, SHOWN)
+    assert "d.csv:2:7: byte 0xe9 is not UTF-8" in str(data.notes[0])
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_the_names_of_columns_are_not_left_out(tmp_path: Path, skip: bool) -> None:
+    """The first row would be taken for them."""
+    path = write(tmp_path, "d.csv", b"prompt,completion,caf\xe9\nprompt,completion,b\nq,a,b\n")
+    with pytest.raises(InputError) as caught:
+        load(path, Shape(skip=skip))
+    (problem,) = caught.value.problems
+    assert "d.csv:1:22: byte 0xe9 is not UTF-8; save the file as UTF-8" in str(problem)
 
 
 def test_text_is_read_in_pieces_between_paragraphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,9 @@ class _Lines:
 def read(path: Path, faults: Faults) -> Iterator[CellRecord]:
     """Yield the rows of the table. Raises InputError where it is none."""
     separator = "\t" if ".tsv" in path.suffixes else ","
-    source = _Lines(path, faults)
+    # without the names of the columns there are no rows, whatever may be skipped
+    first = Faults()
+    source = _Lines(path, first)
     csv.field_size_limit(MAX_FIELD)
     reader = csv.reader(source, delimiter=separator, strict=True)
     names: tuple[str, ...] = ()
@@ -85,7 +87,7 @@ def read(path: Path, faults: Faults) -> Iterator[CellRecord]:
     while True:
         source.row.clear()
         line = source.number + 1
-        before = len(faults.problems)
+        before = faults.skipped
         try:
             cells = next(reader)
         except StopIteration:
@@ -95,11 +97,12 @@ def read(path: Path, faults: Faults) -> Iterator[CellRecord]:
             raise InputError(
                 Problem(f"is not valid CSV: {error}", at(path, line), _cure(str(error)), excerpt(text, 0))
             ) from None
-        if not cells or cells == [""] or len(faults.problems) > before:
+        if not cells or cells == [""] or faults.skipped > before:
             continue
         text = "".join(source.row).rstrip("\r\n")
         if not names:
-            names = _header(cells, path, line, text)
+            first.settle()
+            names, source.faults = _header(cells, path, line, text), faults
             continue
         empty = False
         record = CellRecord({}, names, text, path, line, separator)
