@@ -141,12 +141,6 @@ def test_tables(tmp_path: Path, name: str, content: str, rows: list[tuple[str, s
     assert pairs(write(tmp_path, name, content)) == rows
 
 
-def test_structure_in_a_cell(tmp_path: Path) -> None:
-    talk = json.dumps([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]).replace('"', '""')
-    data = load(write(tmp_path, "d.csv", f'messages\n"{talk}"\n'))
-    assert data.format == "messages"
-
-
 @pytest.mark.parametrize(
     ("content", "expected"),
     [

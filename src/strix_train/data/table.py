@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from strix_train.data.bytestream import decoded, open_bytes
+from strix_train.data.cells import BEGINNINGS, STRUCTURED, value_of
 from strix_train.data.faults import Faults
-from strix_train.data.jsontext import DECODER, place_in
+from strix_train.data.jsontext import place_in
 from strix_train.data.locate import excerpt
 from strix_train.errors import InputError, Place, Problem, at
 
 MAX_FIELD = 16 << 20
-# Columns that hold structure when their text is JSON.
-_STRUCTURED = ("[", "{")
 
 
 @dataclass(slots=True)
@@ -110,8 +108,8 @@ def read(path: Path, faults: Faults) -> Iterator[CellRecord]:
             cure = "quote a text that holds the separator, and double the quotes inside it"
             faults.of(record, (), f"has {len(cells)} cells and the first line names {len(names)} columns", cure)
             continue
-        record.value = {name: _cell(cell) for name, cell in zip(names, cells, strict=True)}
-        yield record
+        if _fill(record, cells, faults):
+            yield record
     if empty and not faults.problems:
         raise InputError(Problem("holds no rows", at(path), "the first line names the columns, the others are rows"))
 
@@ -125,14 +123,20 @@ def _header(cells: list[str], path: Path, line: int, text: str) -> tuple[str, ..
     return names
 
 
-def _cell(text: str) -> Any:
-    """Return a cell's value: what is JSON structure becomes that, all else stays text."""
-    if text.startswith(_STRUCTURED):
+def _fill(record: CellRecord, cells: list[str], faults: Faults) -> bool:
+    """Give a record its values by their names, or return False with the fault noted."""
+    for name, cell in zip(record.names, cells, strict=True):
+        if not cell.startswith(BEGINNINGS):
+            record.value[name] = cell
+            continue
         try:
-            return DECODER.decode(text)
-        except (json.JSONDecodeError, ValueError, RecursionError):
-            return text
-    return text
+            record.value[name] = value_of(cell, structured=name in STRUCTURED)
+        except ValueError as error:
+            cure = "save the rows as JSON Lines or Parquet: to_json(…, orient='records', lines=True) of pandas"
+            faults.of(record, (name,), f"'{name}' {error}", cure)
+            return False
+    record.value.pop("", None)
+    return True
 
 
 def _cure(what: str) -> str:
