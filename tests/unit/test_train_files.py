@@ -135,6 +135,8 @@ def test_broken_json(tmp_path: Path, content: str | bytes, expected: str) -> Non
         ("d.csv", '\ufeffprompt,completion,id\r\n"q, ""r""",a,1\r\n', [('q, "r"', "a", 2)]),
         ("d.csv", 'prompt,completion\n"one\ntwo",a\n\nq,b\n', [("one\ntwo", "a", 2), ("q", "b", 5)]),
         ("d.tsv", "prompt\tcompletion\nq, r\ta\n", [("q, r", "a", 2)]),
+        ("d.csv", ",prompt,completion\n0,q,a\n1,r,b\n", [("q", "a", 2), ("r", "b", 3)]),
+        ("d.csv", "prompt,completion,\nq,a,\n", [("q", "a", 2)]),
     ],
 )
 def test_tables(tmp_path: Path, name: str, content: str, rows: list[tuple[str, str, int]]) -> None:
@@ -151,7 +153,11 @@ def test_tables(tmp_path: Path, name: str, content: str, rows: list[tuple[str, s
         ),
         ('prompt,completion\nq,"a"b\n', "d.csv:2: is not valid CSV: ',' expected after '\"'; double a quote"),
         ("prompt,prompt\nq,a\n", "d.csv:1: the column 'prompt' is there twice; the first line names every column once"),
-        ("prompt,\nq,a\n", "d.csv:1: a column has no name"),
+        ("prompt,,\nq,a,b\n", "d.csv:1: two columns have no name; the first line names every column once"),
+        (",prompt,,prompt\n0,q,a,b\n", "d.csv:1: the column 'prompt' is there twice"),
+        (" ,\nq,a\n", "d.csv:1: two columns have no name"),
+        ('" "\nq\n', "d.csv:1: no column has a name"),
+        (",prompt,completion\n0,q,\n", "d.csv:2:5: 'completion' is empty"),
         ("prompt,completion\n", "d.csv: holds no rows; the first line names the columns"),
         ("", "d.csv: holds no rows"),
         ('prompt,completion\n"x\ny",\n', "d.csv:3:4: 'completion' is empty"),

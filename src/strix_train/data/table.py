@@ -115,10 +115,13 @@ def read(path: Path, faults: Faults) -> Iterator[CellRecord]:
 
 
 def _header(cells: list[str], path: Path, line: int, text: str) -> tuple[str, ...]:
+    """Return the names of the columns; one may have none, like the row numbers that pandas writes."""
     names = tuple(cell.strip() for cell in cells)
     twice = sorted({name for name in names if names.count(name) > 1})
-    if twice or not all(names):
-        what = f"the column '{twice[0]}' is there twice" if twice and twice[0] else "a column has no name"
+    if twice or not any(names):
+        what = "two columns have no name" if twice else "no column has a name"
+        if any(twice):
+            what = f"the column '{twice[-1]}' is there twice"
         raise InputError(Problem(what, at(path, line), "the first line names every column once", excerpt(text, 0)))
     return names
 
