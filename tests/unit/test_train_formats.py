@@ -194,6 +194,46 @@ def test_columns_of_any_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("columns", "value", "turns"),
+    [
+        (
+            {"input": "context", "system": "input"},
+            {"instruction": "i", "context": "c", "input": "s", "output": "o"},
+            ["s", "i\n\nc", "o"],
+        ),
+        (
+            {"system": "input", "input": "context"},
+            {"instruction": "i", "context": "c", "input": "s", "output": "o"},
+            ["s", "i\n\nc", "o"],
+        ),
+        (
+            {"instruction": "output", "output": "instruction"},
+            {"instruction": "a", "output": "q"},
+            ["q", "a"],
+        ),
+        ({"input": "context"}, {"instruction": "i", "input": "no", "context": "c", "output": "o"}, ["i\n\nc", "o"]),
+        ({"input": "system"}, {"instruction": "i", "system": "c", "output": "o"}, ["i\n\nc", "o"]),
+    ],
+)
+def test_a_column_may_take_another_ones_name(
+    tmp_path: Path, columns: dict[str, str], value: dict[str, str], turns: list[str]
+) -> None:
+    found = row(tmp_path, value, columns=columns)
+    assert isinstance(found, Conversation)
+    assert [turn.content for turn in found.turns] == turns
+
+
+def test_columns_that_are_swapped(tmp_path: Path) -> None:
+    columns = {"prompt": "completion", "completion": "prompt"}
+    found = row(tmp_path, {"prompt": "a", "completion": "q"}, columns=columns)
+    assert isinstance(found, Continuation)
+    assert (found.prompt, found.completion) == ("q", "a")
+    assert fault(tmp_path, {"prompt": 5, "completion": "q"}, columns=columns).startswith(
+        "d.jsonl:1:12: 'completion' is a number"
+    )
+
+
+@pytest.mark.parametrize(
     ("value", "method", "sentence"),
     [
         ({"text": "x"}, "sft", "plain text has no answer to learn: write method: cpt"),

@@ -198,10 +198,11 @@ class Renamed:
 
     def __init__(self, record: Record, columns: dict[str, str]) -> None:
         self._record, self._columns = record, columns
-        self.value = {key: value for key, value in record.value.items() if key not in columns}
+        # a name may be one of ours and one of the file's at once: both go before any value gets its new name
+        named = {*columns, *columns.values()}
+        self.value = {key: value for key, value in record.value.items() if key not in named}
         for ours, theirs in columns.items():
             if theirs in record.value:
-                self.value.pop(theirs, None)
                 self.value[ours] = record.value[theirs]
 
     def place(self, *keys: str | int) -> Place:
