@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from strix_train import plan
 from strix_train.data.load import DataSet, Shape, load
 from strix_train.data.mix import Rows, divide, whole
-from strix_train.data.rows import Document
+from strix_train.data.rows import Document, Row
 from strix_train.data.sample import Sample
 from strix_train.errors import InputError
 
@@ -91,6 +91,25 @@ def test_rows_come_as_often_as_they_are_taken(tmp_path: Path) -> None:
     texts = [row.text for row in rows if isinstance(row, Document)]
     assert texts == [text for index in range(5) for text in (str(index), str(index))]
     assert [row.text for row in whole([data]) if isinstance(row, Document)] == list("01234")
+
+
+@pytest.mark.parametrize(
+    "after",
+    ["012345", "0123", "01324", "0123x", "x1234", "0123 ", "01"],
+    ids=["longer", "shorter", "swapped", "last", "first", "empty", "half"],
+)
+@pytest.mark.parametrize("weight", [1.0, 2.0])
+def test_rows_that_changed_since_they_were_checked(tmp_path: Path, after: str, weight: float) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_text("".join(f'{{"text": "{each}"}}\n' for each in "01234"))
+    rows, _ = divide([load(path, Shape(method="cpt"))], [weight], None, 1)
+    assert len(tuple(rows)) == 5 * weight
+    path.write_text("".join(f'{{"text": "{each}"}}\n' for each in after))
+    seen: list[Row] = []
+    with pytest.raises(InputError) as caught:
+        list(map(seen.append, rows))
+    assert str(caught.value) == f"{path}: has changed since it was checked; begin again"
+    assert {row.text for row in seen if isinstance(row, Document)} <= set("01234")
 
 
 def test_the_fingerprint_tells_what_is_taken() -> None:
