@@ -130,7 +130,8 @@ def _told(error: TrainError) -> NoReturn:
 
 def _data(loaded: Loaded) -> list[Path]:
     """The files and folders of rows, questions, the template and functions of rewards."""
-    from strix_train.data.files import READERS, ending
+    from strix_train.data.bytestream import ending
+    from strix_train.data.files import READERS
     from strix_train.data.hub import is_hub_id
     from strix_train.sources import beside
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strix_train.data import files, hub
+from strix_train.data.bytestream import ending
 from strix_train.data.formats import FORMATS, learned_by
 from strix_train.data.formats.talk import Wishes
 from strix_train.data.load import DataSet, Shape, load
@@ -69,7 +70,7 @@ def _files(loaded: Loaded, source: Source, role: str, place: Place, *, fetch: bo
                 Problem(f"{path} is here, and only sets of the hub have subsets", place, "remove 'subset'")
             )
         return files.local(path, source.split, role, place)
-    if hub.is_hub_id(word) and not path.parent.is_dir() and files.ending(path) not in files.READERS:
+    if hub.is_hub_id(word) and not path.parent.is_dir() and ending(path) not in files.READERS:
         if not fetch:
             return ()
         return hub.fetch(word, source.subset, source.split or ("train" if role == "train" else "validation"), place)
@@ -81,7 +82,7 @@ def beside(path: Path) -> str:
     folder = path.parent
     if not folder.is_dir():
         return "paths start at the recipe file"
-    known = sorted(other.name for other in folder.iterdir() if files.ending(other) in files.READERS)
+    known = sorted(other.name for other in folder.iterdir() if ending(other) in files.READERS)
     return f"beside it there are {', '.join(known[:5])}" if known else "paths start at the recipe file"
 
 

@@ -66,6 +66,10 @@ def test_a_fault_in_a_columnar_file_has_row_and_column(tmp_path: Path) -> None:
     assert problem.around == "None"
 
 
+def test_a_parquet_file_in_capital_letters(tmp_path: Path) -> None:
+    assert len(load(write_parquet(tmp_path / "D.PARQUET", ROWS))) == len(ROWS)
+
+
 @pytest.mark.parametrize("name", ["d.parquet", "d.arrow"])
 def test_a_broken_columnar_file(tmp_path: Path, name: str) -> None:
     whole = tmp_path / f"whole-{name}"

@@ -208,6 +208,21 @@ def test_packed_files(tmp_path: Path, ending: str, pack: Any) -> None:
     assert "cannot be read: " in sentence(write(tmp_path, f"f.jsonl.{ending}", ROW))
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("D.JSONL.GZ", gzip.compress(f"{ROW}\n".encode())),
+        ("D.Jsonl.Bz2", bz2.compress(f"{ROW}\n".encode())),
+        ("D.JSON.XZ", lzma.compress(f"[{ROW}]".encode())),
+        ("D.TSV", b"prompt\tcompletion\nq\ta\n"),
+        ("D.TSV.GZ", gzip.compress(b"prompt\tcompletion\nq\ta\n")),
+        ("v1.tsv.csv", b"prompt,completion\nq,a\n"),
+    ],
+)
+def test_endings_in_capital_letters(tmp_path: Path, name: str, content: bytes) -> None:
+    assert [pair[:2] for pair in pairs(write(tmp_path, name, content))] == [("q", "a")]
+
+
 def test_a_folder_and_its_splits(tmp_path: Path) -> None:
     for name in ("data/train-00001.jsonl", "data/train-00000.jsonl", "data/test-00000.jsonl", ".cache/x.jsonl"):
         write(tmp_path, name, ROW)

@@ -18,6 +18,14 @@ COMPRESSED = (".gz", ".bz2", ".xz")
 _BOM = b"\xef\xbb\xbf"
 
 
+def ending(path: Path) -> str:
+    """Return the ending that says what a file is, in small letters and without that of its compression."""
+    name = path.name.lower()
+    for packed in COMPRESSED:
+        name = name.removesuffix(packed)
+    return Path(name).suffix
+
+
 @contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     """Open a file for reading, decompressing it by its ending. Raises InputError, also for what is read meanwhile."""
@@ -31,11 +39,12 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _open(path: Path) -> Any:
-    if path.suffix == ".gz":
+    packed = path.suffix.lower()
+    if packed == ".gz":
         return gzip.open(path, "rb")
-    if path.suffix == ".bz2":
+    if packed == ".bz2":
         return bz2.open(path, "rb")
-    if path.suffix == ".xz":
+    if packed == ".xz":
         return lzma.open(path, "rb")
     return path.open("rb", buffering=1 << 20)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from strix_train.data.bytestream import ending
 from strix_train.data.faults import Faults
 from strix_train.errors import InputError, Place, Problem, at
 
@@ -51,7 +52,7 @@ def read(path: Path, faults: Faults) -> Iterator[ColumnRecord]:
         ) from None
     number = 0
     try:
-        batches = _parquet(pq, path) if path.suffix == ".parquet" else _arrow(pa, path)
+        batches = _parquet(pq, path) if ending(path) == ".parquet" else _arrow(pa, path)
         for batch in batches:
             for value in batch.to_pylist():
                 number += 1
@@ -60,7 +61,7 @@ def read(path: Path, faults: Faults) -> Iterator[ColumnRecord]:
         what = f"cannot be read: {error.strerror or _first(error)}"
         raise InputError(Problem(what, at(path), "write or fetch the file again")) from None
     except pa.ArrowException as error:
-        what = f"is not a whole {path.suffix[1:]} file: {_first(error)}"
+        what = f"is not a whole {ending(path)[1:]} file: {_first(error)}"
         raise InputError(Problem(what, at(path), "write or fetch the file again")) from None
     if not number:
         raise InputError(Problem("holds no rows", at(path), "write or fetch the file again"))

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from strix_train.data import columnar, document, lines, prose, table
-from strix_train.data.bytestream import COMPRESSED
+from strix_train.data.bytestream import COMPRESSED, ending
 from strix_train.data.faults import Faults, Record
 from strix_train.errors import InputError, Place, Problem
 
@@ -30,14 +30,6 @@ SPLITS: dict[str, tuple[str, ...]] = {
     "eval": ("validation", "valid", "val", "dev", "eval", "evaluation", "test", "testing"),
 }
 _NOT_ROWS = ("dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json", "README.md")
-
-
-def ending(path: Path) -> str:
-    """Return the ending that says what a file is, without that of its compression."""
-    name = path.name.lower()
-    for packed in COMPRESSED:
-        name = name.removesuffix(packed)
-    return Path(name).suffix
 
 
 def reader_of(path: Path, place: Place) -> Reader:

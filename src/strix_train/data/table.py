@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strix_train.data.bytestream import decoded, open_bytes
+from strix_train.data.bytestream import decoded, ending, open_bytes
 from strix_train.data.cells import BEGINNINGS, STRUCTURED, value_of
 from strix_train.data.faults import Faults
 from strix_train.data.jsontext import place_in
@@ -74,7 +74,7 @@ class _Lines:
 
 def read(path: Path, faults: Faults) -> Iterator[CellRecord]:
     """Yield the rows of the table. Raises InputError where it is none."""
-    separator = "\t" if ".tsv" in path.suffixes else ","
+    separator = "\t" if ending(path) == ".tsv" else ","
     # without the names of the columns there are no rows, whatever may be skipped
     first = Faults()
     source = _Lines(path, first)
