@@ -70,6 +70,52 @@ def test_a_parquet_file_in_capital_letters(tmp_path: Path) -> None:
     assert len(load(write_parquet(tmp_path / "D.PARQUET", ROWS))) == len(ROWS)
 
 
+def not_utf8(count: int, at: int) -> Any:
+    """Texts of which one is no UTF-8, as programs write them that do not look."""
+    import pyarrow as pa
+
+    texts = [b"caf\xe9" if index == at else b"ok" for index in range(count)]
+    return pa.array(texts, pa.binary()).view(pa.string())
+
+
+def test_values_that_python_has_none_for(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pairs = pa.StructArray.from_arrays([pa.array(["1"] * 1500)] * 2, names=["a", "a"])
+    late = [None] * 1400 + [2**62] + [None] * 99
+    for column, rows, sentence in (
+        (not_utf8(1500, 1400), "1025-1500", "byte 0xe9 is not UTF-8; write its texts as UTF-8"),
+        (not_utf8(1500, 3), "1-1024", "byte 0xe9 is not UTF-8; write its texts as UTF-8"),
+        (pa.array(late, pa.timestamp("us")), "1025-1500", "date value out of range; write the column as texts"),
+        (pa.array([2**30] * 1500, pa.date32()), "1-1024", "days=1073741824; must have magnitude"),
+        (pa.array(late, pa.duration("s")), "1025-1500", "Python int too large to convert to C int; write the"),
+        (pa.array([1] * 1500, pa.timestamp("us", "Nowhere/None")), "1-1024", ""),
+        (pairs, "1-1024", "Converting to Python dictionary is not supported when duplicate field names"),
+    ):
+        texts = pa.array(["q"] * 1500)
+        pq.write_table(pa.table({"prompt": texts, "completion": texts, "more": column}), tmp_path / "d.parquet")
+        with pytest.raises(InputError) as caught:
+            load(tmp_path / "d.parquet")
+        (problem,) = caught.value.problems
+        place = f"{tmp_path}/d.parquet (rows {rows}): the column 'more' cannot be read: "
+        assert str(problem).startswith(place + sentence)
+        assert problem.cure
+
+
+def test_a_column_that_is_there_twice(tmp_path: Path) -> None:
+    """pyarrow takes the last one without a word."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    texts = pa.array(["q"])
+    pq.write_table(pa.table([texts] * 3, ["prompt", "completion", "completion"]), tmp_path / "d.parquet")
+    with pytest.raises(
+        InputError, match=r"d\.parquet: the column 'completion' is there twice; write every column once"
+    ):
+        load(tmp_path / "d.parquet")
+
+
 @pytest.mark.parametrize("name", ["d.parquet", "d.arrow"])
 def test_a_broken_columnar_file(tmp_path: Path, name: str) -> None:
     whole = tmp_path / f"whole-{name}"

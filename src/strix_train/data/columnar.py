@@ -12,6 +12,8 @@ from strix_train.data.faults import Faults
 from strix_train.errors import InputError, Place, Problem, at
 
 _AT_ONCE = 1024
+# Texts that are not UTF-8, dates out of range, time zones that are not known.
+_NO_VALUE = (ValueError, OverflowError, LookupError)
 
 
 @dataclass(slots=True)
@@ -54,7 +56,7 @@ def read(path: Path, faults: Faults) -> Iterator[ColumnRecord]:
     try:
         batches = _parquet(pq, path) if ending(path) == ".parquet" else _arrow(pa, path)
         for batch in batches:
-            for value in batch.to_pylist():
+            for value in _values(batch, path, number):
                 number += 1
                 yield ColumnRecord(value, str(path), number)
     except OSError as error:
@@ -65,6 +67,36 @@ def read(path: Path, faults: Faults) -> Iterator[ColumnRecord]:
         raise InputError(Problem(what, at(path), "write or fetch the file again")) from None
     if not number:
         raise InputError(Problem("holds no rows", at(path), "write or fetch the file again"))
+
+
+def _values(batch: Any, path: Path, before: int) -> list[dict[str, Any]]:
+    """Return the rows of a batch as objects. Raises InputError; `before`: how many rows come before them."""
+    names = batch.schema.names
+    twice = [name for index, name in enumerate(names) if name in names[:index]]
+    if twice:
+        raise InputError(Problem(f"the column '{twice[0]}' is there twice", at(path), "write every column once"))
+    try:
+        values: list[dict[str, Any]] = batch.to_pylist()
+    except _NO_VALUE as error:
+        raise _unreadable(batch, path, before, error) from None
+    return values
+
+
+def _unreadable(batch: Any, path: Path, before: int, error: Exception) -> InputError:
+    """Return the sentence for values that Python has none for, with the first column that holds one."""
+    what = ""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            column.to_pylist()
+        except _NO_VALUE as found:
+            what, error = f"the column '{name}' ", found
+            break
+    if isinstance(error, UnicodeDecodeError):
+        why, cure = f"byte 0x{error.object[error.start]:02x} is not UTF-8", "write its texts as UTF-8"
+    else:
+        why, cure = _first(error), "write the column as texts, or leave it out"
+    place = at(f"{path} (rows {before + 1}-{before + batch.num_rows})")
+    return InputError(Problem(f"{what}cannot be read: {why}", place, cure))
 
 
 def _parquet(pq: Any, path: Path) -> Iterator[Any]:
