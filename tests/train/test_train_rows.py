@@ -12,7 +12,8 @@ import pytest
 import tiny_models as tiny
 from workshop import ROOT, Workshop
 
-from strix_train.data import hub
+from strix_train.data import columnar, hub
+from strix_train.data.faults import Faults
 from strix_train.data.load import load
 from strix_train.data.rows import Conversation
 from strix_train.errors import InputError, Place
@@ -114,6 +115,53 @@ def test_a_column_that_is_there_twice(tmp_path: Path) -> None:
         InputError, match=r"d\.parquet: the column 'completion' is there twice; write every column once"
     ):
         load(tmp_path / "d.parquet")
+
+
+def test_fields_that_a_row_lacks_are_no_nulls(tmp_path: Path) -> None:
+    """A column of structs has every field that any row has; a template would write null for it."""
+
+    def call(**arguments: Any) -> dict[str, Any]:
+        return {"type": "function", "function": {"name": "look", "arguments": arguments}}
+
+    def talk(**arguments: Any) -> list[dict[str, Any]]:
+        return [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": "", "tool_calls": [call(**arguments)]},
+            {"role": "tool", "content": "t", "name": "look"},
+            {"role": "assistant", "content": "a"},
+        ]
+
+    def tool(**properties: Any) -> dict[str, Any]:
+        return {"type": "function", "function": {"name": "look", "parameters": {"properties": properties}}}
+
+    rows = [
+        {"messages": talk(a=1), "tools": [tool(a={"type": "integer"})], "id": None},
+        {"messages": talk(b=["x", None]), "tools": [tool(b={"type": "array", "items": {"type": "string"}})], "id": 2},
+    ]
+    path = write_parquet(tmp_path / "d.parquet", rows)
+    assert [record.value for record in columnar.read(path, Faults())] == rows
+    for one, two in zip(load(path).rows, load(tiny.write_rows(tmp_path / "d.jsonl", rows)).rows, strict=True):
+        assert isinstance(one, Conversation)
+        assert isinstance(two, Conversation)
+        assert (one.turns, one.tools) == (two.turns, two.tools)
+
+
+def test_a_message_that_says_null_is_read_as_in_json_lines(tmp_path: Path) -> None:
+    call = {"function": {"name": "write", "arguments": {"content": "c"}}}
+    other = {"function": {"name": "look", "arguments": {"place": "p"}}}
+    talk = [
+        {"role": "system", "content": None},
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": None, "tool_calls": [call, other]},
+        {"role": "tool", "content": "t"},
+        {"role": "assistant", "content": "a"},
+    ]
+    path = write_parquet(tmp_path / "d.parquet", [{"messages": talk}])
+    assert [record.value for record in columnar.read(path, Faults())] == [{"messages": talk}]
+    (one,), (two,) = load(path).rows, load(tiny.write_rows(tmp_path / "d.jsonl", [{"messages": talk}])).rows
+    assert isinstance(one, Conversation)
+    assert isinstance(two, Conversation)
+    assert one.turns == two.turns
 
 
 @pytest.mark.parametrize("name", ["d.parquet", "d.arrow"])

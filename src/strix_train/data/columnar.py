@@ -14,6 +14,8 @@ from strix_train.errors import InputError, Place, Problem, at
 _AT_ONCE = 1024
 # Texts that are not UTF-8, dates out of range, time zones that are not known.
 _NO_VALUE = (ValueError, OverflowError, LookupError)
+# Who says something and what, in the two spellings of messages.
+_MESSAGE = (("role", "content"), ("from", "value"))
 
 
 @dataclass(slots=True)
@@ -79,7 +81,29 @@ def _values(batch: Any, path: Path, before: int) -> list[dict[str, Any]]:
         values: list[dict[str, Any]] = batch.to_pylist()
     except _NO_VALUE as error:
         raise _unreadable(batch, path, before, error) from None
+    for name in [field.name for field in batch.schema if "struct<" in str(field.type)]:
+        for value in values:
+            value[name] = _without_nulls(value[name])
     return values
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a value without the nulls inside it: a struct has one for every field that only other rows have.
+
+    That a message says null stays: it is a fault, or a message of nothing but calls.
+    """
+    if type(value) is dict:
+        found = {
+            key: _without_nulls(inner) if type(inner) in (dict, list) else inner
+            for key, inner in value.items()
+            if inner is not None
+        }
+        if len(found) < len(value):
+            found.update((words, None) for by, words in _MESSAGE if by in found and words in value.keys() - found)
+        return found
+    if type(value) is list:
+        return [_without_nulls(inner) for inner in value]
+    return value
 
 
 def _unreadable(batch: Any, path: Path, before: int, error: Exception) -> InputError:
