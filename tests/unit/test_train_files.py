@@ -258,6 +258,15 @@ def test_a_folder_without_names_of_splits(tmp_path: Path) -> None:
         local(tmp_path, None, "train", PLACE)
 
 
+def test_what_map_leaves_beside_a_data_set_is_not_read(tmp_path: Path) -> None:
+    names = ("data-00000-of-00001.arrow", "cache-0a1b2c.arrow", "cache-0a1b2c_00000_of_00002.arrow")
+    for name in (*names, "state.json", "dataset_info.json"):
+        write(tmp_path, name, b"{}")
+    assert [path.name for path in local(tmp_path, None, "train", PLACE)] == ["data-00000-of-00001.arrow"]
+    write(tmp_path, "rows/cache-1.jsonl", ROW)
+    assert [path.name for path in local(tmp_path / "rows", None, "train", PLACE)] == ["cache-1.jsonl"]
+
+
 def test_a_folder_that_holds_no_rows(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"holds no rows; rows are read from \.jsonl"):
         local(tmp_path, None, "train", PLACE)

@@ -29,6 +29,8 @@ SPLITS: dict[str, tuple[str, ...]] = {
     "train": ("train", "training"),
     "eval": ("validation", "valid", "val", "dev", "eval", "evaluation", "test", "testing"),
 }
+# Beside its data sets' files the datasets library keeps what map() made of them: the same rows once more.
+_NOT_DATA = re.compile(r"cache-.*\.arrow")
 _NOT_ROWS = ("dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json", "README.md")
 
 
@@ -76,7 +78,9 @@ def _rows_below(folder: Path) -> list[Path]:
     return sorted(
         path
         for path in found
-        if path.name not in _NOT_ROWS and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.name not in _NOT_ROWS
+        and not _NOT_DATA.fullmatch(path.name)
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
 
 
