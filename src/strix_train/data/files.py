@@ -1,4 +1,4 @@
-"""Which files a set of rows is made of, and what reads them: by endings, and by the names of splits in a folder."""
+"""Which files a set of rows is made of, and what reads them: by endings, and in a folder by its splits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from strix_train.data import columnar, document, lines, prose, table
 from strix_train.data.bytestream import COMPRESSED, ending
 from strix_train.data.faults import Faults, Record
+from strix_train.data.splits import SPLITS, is_for_evaluation, name_of, names
 from strix_train.errors import InputError, Place, Problem
 
 Reader = Callable[[Path, Faults], Iterator[Record]]
@@ -23,11 +24,6 @@ READERS: dict[str, Reader] = {
     ".arrow": columnar.read,
     ".txt": prose.read,
     ".md": prose.read,
-}
-# What splits are called, in the order in which a name is looked for.
-SPLITS: dict[str, tuple[str, ...]] = {
-    "train": ("train", "training"),
-    "eval": ("validation", "valid", "val", "dev", "eval", "evaluation", "test", "testing"),
 }
 # Beside its data sets' files the datasets library keeps what map() made of them: the same rows once more.
 _NOT_DATA = re.compile(r"cache-.*\.arrow")
@@ -60,16 +56,31 @@ def local(path: Path, split: str | None, role: str, place: Place) -> tuple[Path,
         ggufs = any(path.glob("*.gguf")) or (path / "config.json").is_file()
         cure = "that is a model" if ggufs else f"rows are read from {', '.join(READERS)}"
         raise InputError(Problem(f"the folder {path} holds no rows", place, cure))
-    for name in (split,) if split else SPLITS[role]:
-        chosen = tuple(file for file in found if _is_of(file.relative_to(path), name))
-        if chosen:
-            return _one_kind(chosen, place)
-    known = [name for names in SPLITS.values() for name in names]
-    present = [name for name in known if any(_is_of(file.relative_to(path), name) for file in found)]
+    return _one_kind(_of_split(path, found, split, role, place), place)
+
+
+def _of_split(folder: Path, found: Sequence[Path], split: str | None, role: str, place: Place) -> tuple[Path, ...]:
+    """Return the files of the split that is asked for, or of the one that `role` means."""
+    inside = [file.relative_to(folder) for file in found]
+    for word in (split,) if split else SPLITS[role]:
+        named = names(inside, (word,))
+        if split and split.lower() in named:
+            named = [split.lower()]
+        if len(named) > 1:
+            what = f"the folder {folder} has several splits for '{word}': {', '.join(sorted(named))}"
+            cure = f"name one: [{{path: …, split: {named[0]}}}], or each as a set of its own"
+            raise InputError(Problem(what, place, cure))
+        if named:
+            return tuple(folder / file for file in inside if name_of(file, word) == named[0])
+    present = names(inside, [word for words in SPLITS.values() for word in words])
     if split or (role == "eval" and present):
         cure = f"it has {', '.join(present)}" if present else "its files name no splits: remove 'split'"
-        raise InputError(Problem(f"the folder {path} has no split '{split or 'validation'}'", place, cure))
-    return _one_kind(tuple(found), place)
+        raise InputError(Problem(f"the folder {folder} has no split '{split or 'validation'}'", place, cure))
+    rest = tuple(folder / file for file in inside if not is_for_evaluation(file))
+    if not rest:
+        what = f"the folder {folder} holds rows for evaluation alone: {', '.join(present)}"
+        raise InputError(Problem(what, place, f"to train on them, name the split: [{{path: …, split: {present[0]}}}]"))
+    return rest
 
 
 def _rows_below(folder: Path) -> list[Path]:
@@ -82,12 +93,6 @@ def _rows_below(folder: Path) -> list[Path]:
         and not _NOT_DATA.fullmatch(path.name)
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
-
-
-def _is_of(path: Path, split: str) -> bool:
-    """Whether a file, or a folder above it, is called after a split: train-00000.parquet, data/train/a.jsonl."""
-    word = re.compile(rf"(?<![A-Za-z0-9]){re.escape(split)}(?![A-Za-z0-9])", re.IGNORECASE)
-    return any(word.search(part.replace("_", " " if "_" not in split else "_")) for part in path.parts)
 
 
 def _one_kind(files: Sequence[Path], place: Place) -> tuple[Path, ...]:
