@@ -309,6 +309,9 @@ def test_a_set_of_the_hub_comes_from_its_cache(tmp_path: Path, monkeypatch: pyte
     assert asked == [("o/n", "main", "train")]
     with pytest.raises(InputError, match=r"r.yaml:1: 'o/n' cannot be fetched: Unknown split .*; name another split"):
         hub.fetch("o/n", None, "nope", PLACE)
+    with pytest.raises(InputError, match=r"r.yaml:1: 'train\[:10%\]' is a part of a split; name the split train, and"):
+        hub.fetch("o/n", None, "train[:10%]", PLACE)
+    assert [word for *_, word in asked] == ["train", "nope"]
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(InputError, match="the datasets library is not here"):
         hub.fetch("o/n", None, "train", PLACE)

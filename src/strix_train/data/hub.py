@@ -17,6 +17,10 @@ def is_hub_id(word: str) -> bool:
 
 def fetch(word: str, subset: str | None, split: str, place: Place) -> tuple[Path, ...]:
     """Return the Arrow files of a split, fetching what is not in the cache. Raises InputError."""
+    if "[" in split:
+        # the library keeps whole splits in its files, and the rows are read from those
+        cure = f"name the split {split.partition('[')[0] or 'train'}, and say with weight how many of its rows to take"
+        raise InputError(Problem(f"'{split}' is a part of a split", place, cure))
     try:
         import datasets
     except ImportError as error:
