@@ -73,5 +73,10 @@ def nearest(word: str, known: Sequence[str]) -> str:
     """Return a cure for a mistyped word: the nearest known one, or all of them."""
     close = get_close_matches(word, known, n=1, cutoff=0.6)
     if close:
-        return f"did you mean '{close[0]}'?"
-    return f"known here: {', '.join(sorted(known))}"
+        return f"did you mean '{on_one_line(close[0])}'?"
+    return f"known here: {', '.join(map(on_one_line, sorted(known)))}"
+
+
+def on_one_line(word: str) -> str:
+    """Return a word of a user's file as a sentence can hold it: line breaks and the like as their escapes."""
+    return word if word.isprintable() else repr(word)[1:-1]

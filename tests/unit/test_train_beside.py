@@ -171,7 +171,7 @@ def test_calls_are_a_list(tmp_path: Path, wrong: Any) -> None:
 )
 def test_pictures_and_sound_are_refused(tmp_path: Path, value: Any, method: str) -> None:
     assert "; images and sound are not trained here: leave the row out" in fault(tmp_path, value, method=method)
-    for nothing in ([], None, ""):
+    for nothing in ([], None, "", "[]"):
         senses = dict.fromkeys(("image", "images", "video", "videos", "audio", "audios"), nothing)
         assert len(read(tmp_path, {**value, **senses}, method=method)) == 1
 
@@ -227,3 +227,10 @@ def test_a_number_is_expected_where_a_reward_looks_for_one(tmp_path: Path) -> No
     assert said.endswith("'answer' holds no number; the reward 'number' could never be given")
     for good in (3, 2.5, "so it is 1,234"):
         assert len(read(tmp_path, {"prompt": "q", "answer": good}, method="grpo", wishes=wishes)) == 1
+
+
+@pytest.mark.parametrize("key", ["\role", "ro\nle", "role\x1b[2J", "rol\ue000"])
+def test_a_key_with_a_line_break_is_told_in_one_line(tmp_path: Path, key: str) -> None:
+    said = fault(tmp_path, {"messages": [{key: "user", "content": "q"}, ANSWER]})
+    assert said.isprintable()
+    assert f"did you mean '{repr(key)[1:-1]}'?" in said

@@ -83,7 +83,12 @@ def test_half_a_character_of_a_key_is_told_as_json(recipe: Path, capsys: pytest.
     assert main(["check", "r.yaml", "--json"]) == 2
     printed = capsys.readouterr().out
     assert printed.encode()
-    assert "'prom\ud83dpt'" in json.loads(printed)["errors"][0]["cure"]
+    assert "'prom\\ud83dpt'" in json.loads(printed)["errors"][0]["cure"]
+    # a name that is not UTF-8, as Python has it
+    assert main(["check", "\udcff.yaml", "--json"]) == 2
+    printed = capsys.readouterr().out
+    assert printed.encode()
+    assert json.loads(printed)["errors"][0]["message"] == "there is no recipe '\udcff.yaml'"
 
 
 @pytest.mark.parametrize(
