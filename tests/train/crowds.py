@@ -109,9 +109,9 @@ def sparing() -> None:
     from torch.nn.parallel import DistributedDataParallel
     from transformers import Trainer
 
-    from strix_train.methods import loop
+    from strix_train.methods import result
 
-    wrap, clip, gathered = DistributedDataParallel.__init__, Trainer._clip_grad_norm, loop._gathered
+    wrap, clip, gathered = DistributedDataParallel.__init__, Trainer._clip_grad_norm, result._gathered
     steps = []
 
     def wrapping(self: Any, model: Any, *words: Any, **more: Any) -> None:
@@ -133,7 +133,7 @@ def sparing() -> None:
             raise RuntimeError("no step was looked at")
         return gathered(*words)
 
-    DistributedDataParallel.__init__, Trainer._clip_grad_norm, loop._gathered = wrapping, clipping, ended
+    DistributedDataParallel.__init__, Trainer._clip_grad_norm, result._gathered = wrapping, clipping, ended
 
 
 def late() -> None:
@@ -151,9 +151,9 @@ def late() -> None:
 
 def drifted() -> None:
     """Let this process's weights be others at the end, as if it had trained by itself."""
-    from strix_train.methods import loop
+    from strix_train.methods import result
 
-    usual = loop._gathered
+    usual = result._gathered
 
     def gathered(job: Any, model: Any, trainer: Any) -> Any:
         for weight in model.parameters():
@@ -161,7 +161,7 @@ def drifted() -> None:
                 weight.data.mul_(1.001)
         return usual(job, model, trainer)
 
-    loop._gathered = gathered
+    result._gathered = gathered
 
 
 # What a test lets a process do otherwise, by a variable of it.

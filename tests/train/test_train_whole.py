@@ -14,7 +14,7 @@ import pytest
 import tiny_models as tiny
 from safetensors.torch import load_file, save_file
 from test_train_resume import result
-from workshop import ROOT, Forks, Workshop, metrics
+from workshop import ROOT, Forks, Workshop, metrics, report
 
 Hf = Callable[[str], Forks]
 # as wandb and trackio are: nothing may be logged before init, nor after finish
@@ -70,6 +70,11 @@ def test_how_often_is_looked_may_change_while_a_run_goes_on(workshop: Workshop, 
     assert steps_kept(words[-1]) == {began, *(step for step in range(2, 21, 2) if step > began)}
     looked = [row["step"] for row in rows_of(words[-1], "evaluations.jsonl")]
     assert looked == [*(step for step in range(3, 20, 3) if step > began), 20]
+    # one after the last step is not done again at the end
+    looks = recipe(workshop, "once", evaluation={"split": 4, "every": 3})
+    assert forks("hf").train(*looks).code == 0
+    assert [row["step"] for row in rows_of(looks[-1], "evaluations.jsonl")] == [3, 6]
+    assert report(looks[-1])["eval_loss"] == rows_of(looks[-1], "evaluations.jsonl")[-1]["eval_loss"]
 
 
 def test_evaluations_change_no_weight(workshop: Workshop, forks: Hf) -> None:

@@ -20,7 +20,7 @@ from strix_train.distributed.sharded import with_shards
 from strix_train.distributed.together import Disagreement
 from strix_train.errors import Problem, TrainError
 from strix_train.guard import Guard
-from strix_train.methods import Job, Outcome
+from strix_train.methods import Job, Outcome, result
 from strix_train.sampling import Sampling
 from strix_train.saving import Room, Saver, checkpoint_bytes, tensor_bytes, with_saver
 from strix_train.watch import Watch, callback, lines, peak_memory, trim
@@ -123,9 +123,10 @@ def carry_out(job: Job, setup: Setup) -> Outcome:
         if job.stopper.requested and done < setup.steps:
             return Outcome(model, tokenizer, True, facts | {"peak_memory": peak_memory(job.device)})
         # first of all: whatever happens from here on, what was learned is there
-        facts["same_weights"] = _kept(job, setup, trainer)
+        facts["same_weights"] = result.kept(job, setup.model, setup.tokenizer, trainer)
         if setup.evaluate:
-            facts["eval_loss"] = setup.evaluate(trainer)
+            known = _looked(trainer, done)
+            facts["eval_loss"] = setup.evaluate(trainer) if known is None else known
             console.fact("eval", f"loss {facts['eval_loss']:.4f}")
     facts["questions"] = asking.after(model) if setup.asks else None
     facts["peak_memory"] = peak_memory(job.device)
@@ -148,6 +149,12 @@ def _steps(job: Job, setup: Setup, trainer: Any, checkpoint: Path | None, began:
             f"the trainer did none of {setup.steps} steps: the rows fill no step", cure="give it more rows"
         )
     return done
+
+
+def _looked(trainer: Any, step: int) -> float | None:
+    """Return the loss over the evaluation rows where it was taken after this very step."""
+    found = [row["eval_loss"] for row in trainer.state.log_history if row.get("step") == step and "eval_loss" in row]
+    return float(found[-1]) if found else None
 
 
 def _agree(job: Job, model: Any) -> None:
@@ -245,50 +252,3 @@ def _sums(metrics: Path) -> dict[str, Any]:
         "tokens": tokens,
         "tokens_per_s": round(tokens / seconds, 2) if seconds else None,
     }
-
-
-def _gathered(job: Job, model: Any, trainer: Any) -> tuple[dict[str, Any] | None, bool | None]:
-    """Return the result of a model in pieces, and whether all processes hold the same; all of them must ask.
-
-    The result is None where process 0 holds it whole; the other is None where nobody else holds any of it.
-    """
-    if not job.grouped:
-        return None, None
-    if job.shared.kind == "deepspeed" and hasattr(trainer.model_wrapped, "zero_optimization"):
-        state = zero.gathered(trainer, stage=job.shared.stage, keep=job.rank == 0)
-        return state, None if job.shared.stage == 3 else _alike(job, digests.weights(model, learning=True))
-    if job.shared.kind != "fsdp":
-        return None, _alike(job, digests.weights(model, learning=True))
-    # each piece is held once
-    return shards.gathered(model, job.folder.path if job.rank == 0 else None), None
-
-
-def _alike(job: Job, digest: str) -> bool:
-    """Say whether all processes ended with the same weights; those of process 0 are saved."""
-    found = [each["weights"] for each in job.ranks.exchange("result", {"weights": digest})]
-    others = [rank for rank, each in enumerate(found) if each != found[0]]
-    if others:
-        who = ", ".join(map(str, others))
-        why = "devices of several kinds round differently; on equal ones, their gradients were not summed"
-        job.console.fact("warning", f"process {who} ended with other weights than process 0, which are saved: {why}")
-    else:
-        job.console.fact("ranks", f"all {job.world} processes ended with the same weights")
-    return not others
-
-
-def _kept(job: Job, setup: Setup, trainer: Any) -> bool | None:
-    """Write the result into the run folder, and return whether all processes hold the same, as `_gathered` does."""
-    state, same = _gathered(job, setup.model, trainer)
-    if job.rank == 0:
-        name = job.folder.result_name(setup.model)
-        job.folder.write_folder(name, lambda aside: _save(setup.model, setup.tokenizer, aside, state))
-    job.ranks.main_first("saved")
-    return same
-
-
-def _save(model: Any, tokenizer: Any, folder: Path, state: dict[str, Any] | None) -> None:
-    more: dict[str, Any] = {"save_embedding_layers": False} if hasattr(model, "peft_config") else {}
-    if state is not None:
-        more["state_dict"] = state
-    model.save_pretrained(str(folder), **more)
-    tokenizer.save_pretrained(str(folder))
