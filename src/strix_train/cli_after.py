@@ -95,7 +95,7 @@ def evaluate(
     """Measure a trained model on held-out rows and questions: loss, perplexity, right and exact answers."""
     import json
 
-    from strix_train import environment
+    from strix_train import environment, lmtasks, scorer
     from strix_train import evaluate as measuring
     from strix_train.errors import InputError, Problem
     from strix_train.generate import find_source
@@ -105,6 +105,8 @@ def evaluate(
     found = find_source(run)
     if found.run is None:
         raise InputError(Problem(f"{run} is not part of a run", cure="name the folder that `train` wrote"))
+    if questions or tasks:
+        scorer.refuse(found, "it can be asked no questions and no tasks")
     plan = measuring.what_to_measure(found.run, data, questions)
     environment.prepare(offline=found.base.local and not tasks)
     with quietly() as tell:
@@ -116,7 +118,7 @@ def evaluate(
             "of": str(found.adapter or found.base.source),
         }
         if tasks:
-            numbers = measuring.tasks(found, tasks.split(","), limit=limit, batch=batch)
+            numbers = lmtasks.tasks(found, tasks.split(","), limit=limit, batch=batch)
             more |= {"tasks": numbers, "summary": {name: _in_words(each) for name, each in numbers.items()}}
     facts = measuring.as_json(before, after, more)
     RunFolder(found.run).write_json("evaluation.json", facts)

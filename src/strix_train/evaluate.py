@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from strix_train import plan as plans
+from strix_train import scorer
 from strix_train.data.mix import Rows
 from strix_train.data.rows import Continuation, Conversation, Document, Preference, Prompt, Rated
 from strix_train.encode import encoder
@@ -40,7 +41,10 @@ class Foretold:
 
 @dataclass(frozen=True, slots=True)
 class Preferred:
-    """Of `pairs`, the share in which the better answer was likelier, a token, than the worse one."""
+    """Of `pairs`, the share in which the better answer was likelier, a token, than the worse one.
+
+    Of a reward model: in which it got the higher number.
+    """
 
     pairs: int
     share: float
@@ -103,6 +107,8 @@ def both(
     """Measure the model without its adapter (None where it has none) and with it; also return the answers."""
     from strix_train.generate import load
 
+    if scorer.is_scorer(source):
+        return None, Measured(preferred=Preferred(*scorer.agreeing(source, plan, most=most, batch=batch))), []
     model, tokenizer = load(source)
     answers: list[dict[str, Any]] = []
 
@@ -229,32 +235,6 @@ def is_exact(answer: str, question: Question) -> bool:
         return " ".join(text.casefold().split()).rstrip(".!")
 
     return plain(answer) == plain(question.expect)
-
-
-def tasks(source: Source, names: Sequence[str], *, limit: int | None, batch: int) -> dict[str, dict[str, float]]:
-    """Run tasks of lm-eval, which must be installed, and return their numbers by task. Raises InputError."""
-    try:
-        from lm_eval import simple_evaluate
-        from lm_eval.models.huggingface import HFLM
-        from lm_eval.tasks import TaskManager
-    except ImportError:
-        raise InputError(Problem("--tasks needs the package lm-eval, which is not here", cure=_INSTALL)) from None
-    from strix_train.generate import load
-
-    manager = TaskManager()
-    unknown = [name for name in names if name not in manager.all_tasks and not Path(name).is_file()]
-    if unknown:
-        raise InputError(Problem(f"lm-eval has no task '{unknown[0]}'", cure="`lm-eval ls tasks` lists them"))
-    model, tokenizer = load(source)
-    wrapped = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch)
-    found = simple_evaluate(model=wrapped, tasks=list(names), limit=limit, task_manager=manager)
-    return {
-        task: {name: float(value) for name, value in numbers.items() if isinstance(value, (int, float))}
-        for task, numbers in found["results"].items()
-    }
-
-
-_INSTALL = "pip install lm-eval, in an image of your own; or leave --tasks out"
 
 
 def summary(before: Measured | None, after: Measured) -> dict[str, str]:

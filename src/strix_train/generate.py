@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strix_train import importing
+from strix_train import importing, scorer
 from strix_train.console import Console
 from strix_train.errors import InputError, Place, Problem, TrainError, at
 from strix_train.names import ModelName, find_model
@@ -63,8 +63,13 @@ def _base_of_run(folder: Path) -> ModelName:
         ) from None
 
 
-def load(source: Source, *, on_cpu: bool = False) -> tuple[Any, Any]:
-    """Return model and tokenizer, ready to answer: on this machine's device, or in main memory."""
+def load(source: Source, *, on_cpu: bool = False, scores: bool = False) -> tuple[Any, Any]:
+    """Return model and tokenizer, ready to answer: on this machine's device, or in main memory.
+
+    `scores`: it is a reward model, which is refused otherwise. Raises InputError.
+    """
+    if not scores:
+        scorer.refuse(source, "it cannot be asked")
     from strix_train import device as devices
     from strix_train import ruling
     from strix_train.backends.hf import dtype_of
@@ -75,16 +80,18 @@ def load(source: Source, *, on_cpu: bool = False) -> tuple[Any, Any]:
     rules = ruling.find(device, facts, 16)
     ruling.before_import(rules)
     try:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
     except ImportError as error:
         raise TrainError(f"transformers does not import here: {error}") from error
     ruling.after_import(rules, device)
-    model = AutoModelForCausalLM.from_pretrained(
+    kind: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
+    model = kind.from_pretrained(
         source.base.source,
         dtype=dtype_of(devices.precision("auto", device, facts)),
         device_map={"": device.torch},
         local_files_only=source.base.local,
         **ruling.loading(rules),
+        **({"num_labels": 1} if scores else {}),
     )
     words = source.adapter or Path(source.base.source)
     tokenizer = AutoTokenizer.from_pretrained(str(words), local_files_only=source.base.local)
@@ -119,7 +126,8 @@ def with_adapter(model: Any, adapter: Path) -> Any:
 
 
 def _equal(one: Any, other: Any, torch: Any) -> bool:
-    return one.shape == other.shape and bool(torch.equal(one.float(), other.detach().cpu().float()))
+    # a head that learned whole is held in the model's own number format
+    return one.shape == other.shape and bool(torch.equal(one.to(other.dtype), other.detach().cpu()))
 
 
 def generate(

@@ -14,11 +14,15 @@ _GLOBAL = {"gemma4": 512, "gemma4_text": 512}
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """`kinds`: the model's type and its text part's. `head_width`: the widest attention head, 0 where unknown."""
+    """`kinds`: the model's type and its text part's. `head_width`: the widest attention head, 0 where unknown.
+
+    `scores`: it gives a text numbers instead of words.
+    """
 
     kinds: tuple[str, ...] = ()
     head_width: int = 0
     experts: bool = False
+    scores: bool = False
 
     def is_of(self, *families: str) -> bool:
         """Whether the type begins with one of these words: gemma3 is also gemma3_text and gemma3n."""
@@ -41,7 +45,9 @@ def of_config(config: Mapping[str, Any]) -> ModelFacts:
     kinds = tuple(dict.fromkeys(str(part["model_type"]) for part in parts if part.get("model_type")))
     names = {name for part in parts for name in part}
     experts = any(name.endswith("experts") and not name.startswith("shared") for name in names)
-    return ModelFacts(kinds, max((_width(part) for part in parts), default=0), experts)
+    named = config.get("architectures")
+    scores = isinstance(named, list) and any(str(name).endswith("ForSequenceClassification") for name in named)
+    return ModelFacts(kinds, max((_width(part) for part in parts), default=0), experts, scores)
 
 
 def _width(part: Mapping[str, Any]) -> int:

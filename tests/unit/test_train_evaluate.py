@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from strix_train import evaluate, generate
+from strix_train import evaluate, generate, lmtasks
 from strix_train.errors import InputError
 from strix_train.evaluate import Answered, Foretold, Measured, Preferred
 from strix_train.names import ModelName
@@ -97,16 +97,16 @@ def test_tasks_of_lm_eval_are_run_on_the_trained_model(tmp_path: Path, monkeypat
     own = tmp_path / "own.yaml"
     own.write_text("task: own\n")
     source = generate.Source(ModelName("m", "m", True), None)
-    found = evaluate.tasks(source, ["arc_easy", str(own)], limit=4, batch=2)
+    found = lmtasks.tasks(source, ["arc_easy", str(own)], limit=4, batch=2)
     assert seen["model"] == {"pretrained": "model", "tokenizer": "tokenizer", "batch_size": 2}
     assert (seen["wanted"]["limit"], seen["wanted"]["tasks"]) == (4, ["arc_easy", str(own)])
     # numbers alone are kept
     assert found["arc_easy"] == {"acc,none": 0.25, "acc_stderr,none": 0.1}
     with pytest.raises(InputError, match="lm-eval has no task 'arc_hard'; `lm-eval ls tasks` lists them"):
-        evaluate.tasks(source, ["arc_hard"], limit=None, batch=2)
+        lmtasks.tasks(source, ["arc_hard"], limit=None, batch=2)
 
 
 def test_tasks_without_lm_eval_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     with pytest.raises(InputError, match="--tasks needs the package lm-eval, which is not here"):
-        evaluate.tasks(generate.Source(ModelName("m", "m", True), None), ["arc_easy"], limit=None, batch=2)
+        lmtasks.tasks(generate.Source(ModelName("m", "m", True), None), ["arc_easy"], limit=None, batch=2)

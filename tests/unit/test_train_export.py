@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from strix_train import scorer
 from strix_train.errors import InputError, TrainError
 from strix_train.export import probes, tools, work
 from strix_train.export.probes import Comparison, Probe, Reply, compare
@@ -95,6 +96,27 @@ def test_what_cannot_be_made_is_said_first(run: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(work.shutil, "disk_usage", lambda path: type("U", (), {"free": 10_000}))
     with pytest.raises(TrainError, match=r"GiB left and the export needs about 0\.00 GiB while it is made; make"):
         export(Wish(source, "gguf", "q8_0", run / "a"), lambda text: None)
+    assert not (run / "a").exists()
+
+
+def test_a_reward_model_is_told_by_its_run_its_adapter_or_its_own_kind(run: Path) -> None:
+    base = run.parents[1] / "base"
+    source = find_source(str(run))
+    assert not scorer.is_scorer(source)
+    for file, text in (
+        (run / "recipe.resolved.yaml", f"model: {base}\nmethod: {{kind: reward, center: 0.0}}\n"),
+        (run / "recipe.resolved.yaml", f"model: {base}\nmethod: reward\n"),
+        (run / "adapter" / "adapter_config.json", '{"task_type": "SEQ_CLS"}'),
+        (base / "config.json", '{"architectures": ["LlamaForSequenceClassification"]}'),
+    ):
+        kept = file.read_text()
+        file.write_text(text)
+        assert scorer.is_scorer(source)
+        with pytest.raises(
+            InputError, match=r"is a reward model, .* so there is no export of it as gguf; load it with"
+        ):
+            export(Wish(source, "gguf", "q8_0", run / "a"), lambda text: None)
+        file.write_text(kept)
     assert not (run / "a").exists()
 
 

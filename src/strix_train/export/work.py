@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from strix_train import __version__
+from strix_train import __version__, scorer
 from strix_train.console import gigabytes
 from strix_train.errors import InputError, Problem, TrainError
 from strix_train.export import Kind, Quantization
@@ -56,6 +56,8 @@ def default_target(source: Source, kind: Kind, quantization: Quantization) -> Pa
 
 def export(wish: Wish, tell: Tell) -> Made:
     """Make an export. Raises InputError and TrainError; nothing is left behind then."""
+    if wish.kind != "adapter" or wish.source.adapter is None:
+        scorer.refuse(wish.source, f"there is no export of it as {wish.kind}")
     target = wish.target.absolute()
     if target.exists():
         raise InputError(Problem(f"{target} exists", cure="remove it, or name another folder with --to"))
