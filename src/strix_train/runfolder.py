@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -169,10 +170,24 @@ def find_unfinished(wanted: Path | None, output: Path, name: str) -> RunFolder:
         if (folder.read_json("status.json") or {}).get("state") == "done":
             raise InputError(Problem(f"the run in {folder.path} is done", cure="leave --resume out to begin another"))
         return folder
-    found = [RunFolder(path.absolute()) for path in output.glob(f"{name}-[0-9]*") if path.is_dir()]
-    found = [run for run in found if (run.read_json("status.json") or {}).get("state") != "done"]
+    begun = ((_begun(path.name, name), RunFolder(path.absolute())) for path in _folders(output))
+    found = [(when, run) for when, run in begun if when]
+    found = [(when, run) for when, run in found if (run.read_json("status.json") or {}).get("state") != "done"]
     if not found:
         raise InputError(
             Problem(f"no unfinished run of '{name}' in {output.absolute()}", cure="leave --resume out to begin one")
         )
-    return max(found, key=lambda run: run.path.stat().st_mtime)
+    return max(found, key=lambda each: each[0])[1]
+
+
+def _folders(output: Path) -> list[Path]:
+    return [path for path in output.iterdir() if path.is_dir()] if output.is_dir() else []
+
+
+def _begun(folder: str, name: str) -> tuple[str, int] | None:
+    """Return when a run of the recipe `name` began, by its folder's name as `create` makes it; None for any other.
+
+    The folder's own time is no help: a page that is written again changes it.
+    """
+    found = re.fullmatch(rf"{re.escape(name)}-([0-9]{{8}}-[0-9]{{6}})(?:-([0-9]+))?", folder)
+    return (found[1], int(found[2] or 1)) if found else None

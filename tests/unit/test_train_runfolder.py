@@ -38,10 +38,8 @@ def test_the_newest_unfinished_run_is_resumed(tmp_path: Path) -> None:
     for number, state in ((1, ""), (2, "interrupted"), (3, "done")):
         run = RunFolder(tmp_path / f"r-2030010{number}-000000")
         run.path.mkdir()
-        os.utime(run.path, (number, number))
         if state:
             run.finish(state)
-            os.utime(run.path, (number, number))
     other = tmp_path / "r-x-20300104-000000"
     other.mkdir()
     assert find_unfinished(None, tmp_path, "r").path.name == "r-20300102-000000"
@@ -49,6 +47,28 @@ def test_the_newest_unfinished_run_is_resumed(tmp_path: Path) -> None:
         find_unfinished(tmp_path / "r-20300103-000000", tmp_path, "r")
     with pytest.raises(InputError, match="there is no run folder"):
         find_unfinished(tmp_path / "none", tmp_path, "r")
+
+
+def test_a_run_is_resumed_by_its_own_recipe(tmp_path: Path) -> None:
+    """Neither the run of q-4b nor that of q1, although their names begin alike or fit q[1] as a pattern."""
+    for folder in ("q-20300101-000000", "q-4b-20300102-000000", "q[1]-20300101-000000", "q1-20300103-000000"):
+        (tmp_path / folder).mkdir()
+    for name in ("q", "q-4b", "q[1]", "q1"):
+        assert find_unfinished(None, tmp_path, name).path.name.rpartition("-2030")[0] == name
+    with pytest.raises(InputError, match="no unfinished run of 'q-4'"):
+        find_unfinished(None, tmp_path, "q-4")
+
+
+def test_the_newest_run_is_the_one_that_began_last(tmp_path: Path) -> None:
+    """`train report` writes into a folder, and so changes the folder's own time."""
+    names = ("q-20300101-000000", "q-20300101-000000-2", "q-20300101-000000-10")
+    for age, name in enumerate(reversed(names)):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (age, age))
+    assert find_unfinished(None, tmp_path, "q").path.name == names[-1]
+    (tmp_path / "q-20300102-000000").mkdir()
+    (tmp_path / "q-20300101-000000" / "report.html").touch()
+    assert find_unfinished(None, tmp_path, "q").path.name == "q-20300102-000000"
 
 
 def test_a_folder_appears_whole_and_readable(tmp_path: Path) -> None:
