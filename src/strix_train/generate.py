@@ -29,7 +29,7 @@ def find_source(word: str) -> Source:
     folder = Path(word).absolute()
     if _is_run(folder):
         if (folder / "adapter" / "adapter_config.json").is_file():
-            return Source(_base_of_run(folder), folder / "adapter", folder)
+            return Source(base_of_run(folder), folder / "adapter", folder)
         if (folder / "model" / "config.json").is_file():
             return Source(ModelName(word, str(folder / "model"), True), None, folder)
         cure = "finish it with --resume" if (folder / "checkpoints").is_dir() else "train again"
@@ -37,7 +37,7 @@ def find_source(word: str) -> Source:
     run = next((above for above in (folder.parent, folder.parent.parent) if _is_run(above)), None)
     if (folder / "adapter_config.json").is_file():
         if run:
-            return Source(_base_of_run(run), folder, run)
+            return Source(base_of_run(run), folder, run)
         base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get("base_model_name_or_path")
         return Source(find_model(str(base), folder, at(folder / "adapter_config.json")), folder)
     return Source(find_model(word, Path.cwd(), Place("RUN")), None, run)
@@ -47,7 +47,8 @@ def _is_run(folder: Path) -> bool:
     return (folder / "recipe.resolved.yaml").is_file()
 
 
-def _base_of_run(folder: Path) -> ModelName:
+def base_of_run(folder: Path) -> ModelName:
+    """Return the model that a run was trained from. Raises InputError where it is not there any more."""
     recipe = folder / "recipe.resolved.yaml"
     located = places.read(recipe)
     word = located.value.get("model") if isinstance(located.value, dict) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from strix_train import scorer
 from strix_train.errors import InputError, TrainError
-from strix_train.export import probes, tools, work
+from strix_train.export import merge, probes, tools, work
 from strix_train.export.probes import Comparison, Probe, Reply, compare
 from strix_train.export.server import serving
 from strix_train.export.work import Wish, default_target, export
@@ -88,11 +89,53 @@ def test_a_failure_leaves_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert list((run / "export").iterdir()) == []
 
 
+def weights_file(path: Path, count: int, kind: str = "F32") -> None:
+    """Write the header of a safetensors file."""
+    header = json.dumps({"__metadata__": {"format": "pt"}, "w": {"dtype": kind, "shape": [count // 4, 4]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+
+
+def test_a_model_trained_whole_is_written_as_the_one_it_was_made_from(run: Path) -> None:
+    base = run.parents[1] / "base"
+    (base / "config.json").write_text('{"model_type": "llama", "dtype": "bfloat16"}')
+    (run / "adapter" / "adapter_config.json").unlink()
+    (run / "model").mkdir()
+    (run / "model" / "config.json").write_text('{"dtype": "float32"}')
+    weights_file(run / "model" / "model.safetensors", 4000)
+    source = find_source(str(run))
+    assert merge.format_of(source) == "bfloat16"
+    assert merge.size_of(source) == (4000, 8000)
+    (base / "config.json").unlink()  # gone, as may be
+    assert merge.format_of(source) == "float32"
+    assert merge.size_of(source) == (4000, 16000)
+
+
+def test_the_room_of_an_export_is_counted_in_weights(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = run.parents[1] / "base"
+    (base / "config.json").write_text('{"model_type": "llama", "dtype": "float32"}')
+    weights_file(base / "model.safetensors", 2**30)
+    (base / "other.safetensors").write_bytes(b"x" * 5000)  # a broken one is its reader's to tell
+    source = find_source(str(run))
+    assert merge.size_of(source) == (2**30, 2**32)
+    weights_file(base / "other.safetensors", 2**20, "U8")  # 4 bits each
+    assert merge.size_of(source)[0] == 2**30 + 2**21
+    (base / "other.safetensors").unlink()
+    monkeypatch.setattr(work.shutil, "disk_usage", lambda path: type("U", (), {"free": 2**20}))
+    for kind, quant, needed in (
+        ("merged", "f16", "4.00"),
+        ("gguf", "f16", "6.00"),
+        ("gguf", "q8_0", "5.06"),
+        ("gguf", "q4_k_m", "6.61"),
+    ):
+        with pytest.raises(TrainError, match=re.escape(f"the export needs about {needed} GiB")):
+            export(Wish(source, kind, quant, run / "a"), lambda text: None)  # type: ignore[arg-type]
+
+
 def test_what_cannot_be_made_is_said_first(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source(ModelName("m", str(run.parents[1] / "base"), True), None, run)
     with pytest.raises(InputError, match="there is no adapter; write --as merged"):
         export(Wish(source, "adapter", "q8_0", run / "a"), lambda text: None)
-    (run.parents[1] / "base" / "model.safetensors").write_bytes(b"x" * 5000)
+    weights_file(run.parents[1] / "base" / "model.safetensors", 4000)
     monkeypatch.setattr(work.shutil, "disk_usage", lambda path: type("U", (), {"free": 10_000}))
     with pytest.raises(TrainError, match=r"GiB left and the export needs about 0\.00 GiB while it is made; make"):
         export(Wish(source, "gguf", "q8_0", run / "a"), lambda text: None)

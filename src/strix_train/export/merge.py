@@ -1,4 +1,4 @@
-"""An adapter put into its model's weights, in the number format that the model's own files have."""
+"""A trained model as one folder: an adapter put into its weights, which have the number format of the base model."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from strix_train.errors import TrainError
-from strix_train.generate import Source, with_adapter
+from strix_train.errors import InputError, TrainError
+from strix_train.export import contents
+from strix_train.generate import Source, base_of_run, with_adapter
 from strix_train.names import ModelName
 
-# Libraries' names of number formats that hold a weight in a file of their own.
-_PLAIN = ("float32", "float16", "bfloat16")
+# Libraries' names of number formats that hold a weight in a file of their own, and the bytes of one.
+_PLAIN = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def load_for_merging(source: Source) -> tuple[Any, Any]:
@@ -28,10 +29,9 @@ def load_for_merging(source: Source) -> tuple[Any, Any]:
         from transformers import Mxfp4Config
 
         more["quantization_config"] = Mxfp4Config(dequantize=True)
-    name = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
     model = AutoModelForCausalLM.from_pretrained(
         base.source,
-        dtype=getattr(torch, name) if name in _PLAIN else torch.bfloat16,
+        dtype=getattr(torch, format_of(source)),
         device_map={"": "cpu"},
         local_files_only=base.local,
         **more,
@@ -46,6 +46,7 @@ def load_for_merging(source: Source) -> tuple[Any, Any]:
 
 def merge(model: Any, tokenizer: Any, target: Path) -> None:
     """Write the model with its adapter merged in as a plain model folder; the one in memory is merged as well."""
+    untie(model)
     whole = model.merge_and_unload(safe_merge=True) if hasattr(model, "merge_and_unload") else model
     for name in ("quantization_config", "_pre_quantization_dtype"):
         if hasattr(whole.config, name):
@@ -56,6 +57,22 @@ def merge(model: Any, tokenizer: Any, target: Path) -> None:
         text = " ".join(str(error).split())[:200]
         raise TrainError(f"the merged model cannot be written: {text}", cure="take another --as") from error
     tokenizer.save_pretrained(str(target))
+
+
+def untie(model: Any) -> None:
+    """Give the first and the last layer a weight each where they share one and an adapter learned on one of them.
+
+    Merged into a shared weight, what was learned for one use of it would change the other one as well.
+    """
+    ends = [model.get_input_embeddings(), model.get_output_embeddings()]
+    plain = [getattr(end, "base_layer", end) for end in ends]
+    if None in plain or ends == plain or plain[0].weight is not plain[1].weight:
+        return
+    import torch
+
+    plain[1].weight = torch.nn.Parameter(plain[1].weight.detach().clone(), requires_grad=False)
+    for config in (model.config, model.config.get_text_config()):
+        config.tie_word_embeddings = False
 
 
 def copy_processor(base: ModelName, target: Path) -> None:
@@ -71,13 +88,35 @@ def reload(folder: Path) -> tuple[Any, Any]:
     return load_for_merging(Source(ModelName(folder.name, str(folder), True), None))
 
 
-def size_of(source: Source) -> int:
-    """Return the bytes of the model's weights in 16 bits, from its files; 0 where they are not here yet."""
-    folder = Path(source.base.source)
+def format_of(source: Source) -> str:
+    """Return the name of the number format in which a merged model is written: that of the model it was made from.
+
+    A model that was trained whole has the format that its weights learned in, which takes twice the room and says no
+    more. It keeps that where the model that it was trained from has gone.
+    """
+    found = _format(_config(source.base))
+    if source.adapter is None and source.run:
+        try:
+            return _format(_config(base_of_run(source.run)))
+        except (InputError, OSError, ValueError):
+            return found
+    return found
+
+
+def _format(config: dict[str, Any]) -> str:
+    name = str(config.get("dtype") or config.get("torch_dtype"))
+    return name if name in _PLAIN else "bfloat16"
+
+
+def size_of(source: Source) -> tuple[int, int]:
+    """Return the number of the model's weights, and the bytes that they are written in.
+
+    By its files; zeros where they are not here yet.
+    """
     if not source.base.local:
-        return 0
-    files = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    return files if _config(source.base).get("dtype", "bfloat16") != "float32" else files // 2
+        return 0, 0
+    weights = sum(contents.weights(path) for path in Path(source.base.source).glob("*.safetensors"))
+    return weights, weights * _PLAIN[format_of(source)]
 
 
 def _config(base: ModelName) -> dict[str, Any]:

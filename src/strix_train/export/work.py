@@ -87,8 +87,10 @@ def export(wish: Wish, tell: Tell) -> Made:
 def _room(wish: Wish, folder: Path) -> None:
     from strix_train.export.merge import size_of
 
-    whole = size_of(wish.source)
-    needed = {"adapter": 0, "merged": whole, "gguf": 2 * whole + int(whole * _BITS[wish.quantization] / 16)}[wish.kind]
+    weights, whole = size_of(wish.source)
+    # a file of few bits is made of one of 16, beside the merged model
+    file = int(weights * (_BITS[wish.quantization] + (16 if wish.quantization == "q4_k_m" else 0)) / 8)
+    needed = {"adapter": 0, "merged": whole, "gguf": whole + file}[wish.kind]
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise TrainError(
