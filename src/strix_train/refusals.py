@@ -31,6 +31,9 @@ def refusals(loaded: Loaded) -> list[Problem]:
     if recipe.export and recipe.method.kind == "reward":
         what = "a reward model says numbers and no words, so that there is nothing to export it to"
         found.append(Problem(what, loaded.place("export"), "remove it: the adapter is always written"))
+    elif recipe.export and recipe.adapter.kind == "full" and "adapter" in recipe.export.to:
+        what = "adapter full trains every weight of the model, so that there is no adapter to export"
+        found.append(Problem(what, loaded.place("export"), "write merged in place of adapter"))
     if recipe.method.kind == "kto" and recipe.schedule.rows < 2:
         what = f"schedule.batch is {recipe.schedule.rows}, and method kto compares the rows of a batch"
         found.append(Problem(what, loaded.place("schedule", "batch"), "write at least 2"))

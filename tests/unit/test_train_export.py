@@ -20,7 +20,9 @@ from strix_train.export.server import serving
 from strix_train.export.work import Wish, default_target, export
 from strix_train.generate import Source, find_source
 from strix_train.names import ModelName
+from strix_train.recipe.load import load
 from strix_train.recipe.schema import Question
+from strix_train.refusals import refusals
 
 
 def question(prompt: str, expect: str = "") -> Question:
@@ -291,3 +293,20 @@ def test_no_server_outlives_a_failure(program: Path, tmp_path: Path) -> None:
         raise RuntimeError
     lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     assert not any(str(program).encode() in line for line in lines)
+
+
+@pytest.mark.parametrize("wish", ["[adapter, merged]", "{to: adapter}", "adapter"])
+def test_an_adapter_is_not_wished_of_a_model_that_is_trained_whole(tmp_path: Path, wish: str) -> None:
+    """It would be refused after the training."""
+    recipe = tmp_path / "r.yaml"
+    text = "model: m\ndata: d.jsonl\nschedule: {steps: 1}\nadapter: {kind: KIND}\nexport: "
+    recipe.write_text(text.replace("KIND", "full") + wish + "\n")
+    (found,) = refusals(load(recipe, []))
+    assert str(found).endswith(
+        "r.yaml:5:1: adapter full trains every weight of the model, so that there is no adapter to export; "
+        "write merged in place of adapter"
+    )
+    recipe.write_text(text.replace("KIND", "full") + "merged\n")
+    assert refusals(load(recipe, [])) == []
+    recipe.write_text(text.replace("KIND", "dora") + wish + "\n")
+    assert refusals(load(recipe, [])) == []
