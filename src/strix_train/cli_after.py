@@ -121,7 +121,7 @@ def evaluate(
             numbers = lmtasks.tasks(found, tasks.split(","), limit=limit, batch=batch)
             more |= {"tasks": numbers, "summary": {name: _in_words(each) for name, each in numbers.items()}}
     facts = measuring.as_json(before, after, more)
-    RunFolder(found.run).write_json("evaluation.json", facts)
+    RunFolder(found.run).write_json(f"evaluation-{found.part}.json" if found.part else "evaluation.json", facts)
     _renew(found.run)
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False))

@@ -23,6 +23,12 @@ class Source:
     adapter: Path | None
     run: Path | None = None
 
+    @property
+    def part(self) -> str:
+        """The name of what it is of its run where that is not the result: checkpoint-40, say; else nothing."""
+        folder = self.adapter or Path(self.base.source)
+        return "" if self.run is None or folder in (self.run / "adapter", self.run / "model") else folder.name
+
 
 def find_source(word: str) -> Source:
     """Resolve a run folder, a checkpoint, an adapter folder, a model folder or a model's name. Raises InputError."""

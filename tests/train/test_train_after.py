@@ -32,6 +32,7 @@ def after(runs: dict[str, Done], workshop: Workshop) -> dict[str, Done]:
         "twice": ["export", "run-llama", "--as", "merged"],
         "gguf": ["export", "run-hf", "--as", "gguf"],
         "eval": ["eval", "run-hf", "--json"],
+        "eval-checkpoint": ["eval", "whole-hf/checkpoints/checkpoint-30", "--rows", "1"],
         "eval-pairs": ["eval", "run-hf", "--data", "pairs.jsonl", "--rows", "5"],
         "eval-nothing": ["eval", "pairs"],
         "eval-tasks": ["eval", "run-hf", "--tasks", "hellaswag"],
@@ -169,6 +170,10 @@ def test_evaluation_measures_what_training_changed(after: dict[str, Done], works
     assert found["after"]["answered"]["questions"] == 1
     assert [line["model"] for line in found["answers"]] == ["without adapter", "trained"]
     assert "perplexity" in (run / "report.html").read_text()
+
+    assert after["eval-checkpoint"].code == 0, after["eval-checkpoint"].err
+    assert (workshop.path / "whole-hf" / "evaluation-checkpoint-30.json").is_file()
+    assert not (workshop.path / "whole-hf" / "evaluation.json").exists()
 
     pairs = after["eval-pairs"]
     assert pairs.code == 0, pairs.err

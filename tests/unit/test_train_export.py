@@ -66,6 +66,20 @@ def test_a_run_a_checkpoint_and_an_adapter_can_be_named(run: Path) -> None:
     assert (whole.base.source, whole.adapter) == (str(run / "model"), None)
 
 
+def test_what_is_made_of_a_checkpoint_has_its_name(run: Path) -> None:
+    """Beside the result's own export, in whose place it would be taken for it."""
+    whole = run / "checkpoints" / "checkpoint-5"
+    half = run / "checkpoints" / "checkpoint-9"
+    for folder, file in ((whole, "config.json"), (half, "adapter_config.json"), (run / "model", "config.json")):
+        folder.mkdir(parents=True)
+        (folder / file).write_text("{}")
+    for word, part in ((run, ""), (run / "adapter", ""), (run / "model", ""), (whole, whole.name), (half, half.name)):
+        source = find_source(str(word))
+        assert source.part == part
+        assert default_target(source, "gguf", "f16") == run / "export" / (f"{part}-gguf-f16" if part else "gguf-f16")
+        assert default_target(source, "merged", "f16") == run / "export" / (f"{part}-merged" if part else "merged")
+
+
 def test_an_adapter_is_sent_away_without_paths_of_ours(run: Path) -> None:
     source = find_source(str(run))
     made = export(Wish(source, "adapter", "q8_0", default_target(source, "adapter", "q8_0")), lambda text: None)

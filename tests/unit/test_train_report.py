@@ -259,3 +259,21 @@ def test_a_browser_shows_it(run: Path, tmp_path: Path) -> None:
     assert dumped.stdout.count("<polyline") >= 6
     # curves, tables and text: a blank page of this size is a few kB
     assert picture.stat().st_size > 60_000
+
+
+def test_the_numbers_of_a_checkpoint_say_so(run: Path) -> None:
+    """Also those that an earlier version wrote in place of the result's own."""
+
+    def evaluation(name: str, of: str, loss: str) -> None:
+        (run / name).write_text(json.dumps({"summary": {"loss": loss}, "of": of}))
+
+    evaluation("evaluation.json", str(run / "adapter"), "1.5")
+    evaluation("evaluation-checkpoint-12.json", str(run / "checkpoints" / "checkpoint-12"), "1.7")
+    evaluation("evaluation-checkpoint-4.json", str(run / "checkpoints" / "checkpoint-4"), "1.9")
+    assert gather(run).evaluation == [
+        ("loss", "1.5"),
+        ("loss of checkpoint-4", "1.9"),
+        ("loss of checkpoint-12", "1.7"),
+    ]
+    evaluation("evaluation.json", str(run / "checkpoints" / "checkpoint-20"), "1.6")
+    assert gather(run).evaluation[0] == ("loss of checkpoint-20", "1.6")

@@ -50,7 +50,7 @@ def default_target(source: Source, kind: Kind, quantization: Quantization) -> Pa
     """Return where an export goes unless told otherwise: into the run, beside an adapter, or here."""
     name = f"gguf-{quantization}" if kind == "gguf" else kind
     if source.run:
-        return source.run / "export" / name
+        return source.run / "export" / (f"{source.part}-{name}" if source.part else name)
     return (source.adapter.parent if source.adapter else Path.cwd()) / f"export-{name}"
 
 

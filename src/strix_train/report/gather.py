@@ -208,8 +208,18 @@ def _exports(run: Path) -> list[dict[str, Any]]:
 
 
 def _evaluation(run: Path) -> list[tuple[str, str]]:
-    facts = _json(run / "evaluation.json")
-    return _pairs(*((name, value) for name, value in (facts.get("summary") or {}).items()))
+    """Return the numbers of the result, then those of its checkpoints, which say so."""
+    found: list[tuple[str, Any]] = []
+    for path in (
+        run / "evaluation.json",
+        *sorted(run.glob("evaluation-*.json"), key=lambda path: (len(path.name), path.name)),
+    ):
+        facts = _json(path)
+        # a run of an earlier version may hold a checkpoint's numbers as its own
+        of = Path(str(facts.get("of") or "adapter")).name
+        more = "" if of in ("adapter", "model") else f" of {of}"
+        found += [(f"{name}{more}", value) for name, value in (facts.get("summary") or {}).items()]
+    return _pairs(*found)
 
 
 def _versions(versions: dict[str, Any]) -> list[tuple[str, str]]:
