@@ -27,6 +27,7 @@ class Chat:
         self.system, self.max_new_tokens, self.temperature = system, max_new_tokens, temperature
         config = model.config.get_text_config()
         self.most = int(getattr(config, "max_position_embeddings", 0) or 1 << 20)
+        self.text.question("Hello", system)  # what the template refuses is said before anything is typed
         self.turns: list[dict[str, str]] = []
 
     def new(self) -> None:
@@ -37,7 +38,7 @@ class Chat:
         """Return the tokens of what was said, as much of it as leaves room for an answer."""
         head = [{"role": "system", "content": self.system}] if self.system else []
         while True:
-            found = self.text.tokens(self.text.render([*head, *self.turns], answer_next=True))[0]
+            found = self.text.tokens(self.text.talk([*head, *self.turns]))[0]
             if len(found) + self.max_new_tokens <= self.most or len(self.turns) < 3:
                 return found
             self.turns = self.turns[2:]
@@ -102,12 +103,19 @@ class _Pieces:
 
 
 def lines(asked: str) -> Iterator[str]:
-    """Yield what is typed until the end of the input; `asked` is shown where a person types."""
+    """Yield what is typed until the end of the input; `asked` is shown where a person types. Raises InputError."""
     while True:
         if sys.stdin.isatty():
             sys.stdout.write(asked)
             sys.stdout.flush()
-        line = sys.stdin.readline()
+        try:
+            line = sys.stdin.readline()
+            line.encode()  # in some locales, what cannot be read becomes halves of characters
+        except UnicodeError:
+            what = f"what was typed is no {sys.stdin.encoding.upper()}"
+            raise InputError(
+                Problem(what, cure="let the terminal, or the file that is read, have that encoding")
+            ) from None
         if not line:
             return
         yield line.strip()

@@ -14,6 +14,18 @@ from strix_train.cli_bench import bench
 _PATH = click.Path(path_type=Path)
 
 
+def _whole(context: click.Context, option: click.Parameter, value: Any) -> Any:
+    """Return the words of an option. Raises InputError where they are no text: another encoding's, say."""
+    from strix_train.errors import InputError, Problem
+
+    try:
+        "".join(value if isinstance(value, tuple) else [value or ""]).encode()
+    except UnicodeEncodeError:
+        what = f"{option.opts[-1]} is no UTF-8"
+        raise InputError(Problem(what, cure="let the terminal, or the script, have that encoding")) from None
+    return value
+
+
 class Train(click.Group):
     """A group whose first word may be a recipe: `train recipe.yaml` is `train run recipe.yaml`."""
 
@@ -99,9 +111,11 @@ def schema() -> int:
 
 @cli.command()
 @click.argument("source", metavar="RUN|MODEL")
-@click.option("-p", "--prompt", "prompts", multiple=True, help="A question; may be given several times.")
+@click.option(
+    "-p", "--prompt", "prompts", multiple=True, callback=_whole, help="A question; may be given several times."
+)
 @click.option("--prompts", "file", type=_PATH, help='JSONL file of {"prompt", "expect"?, "system"?}.')
-@click.option("--system", help="System message for every --prompt.")
+@click.option("--system", callback=_whole, help="System message for every --prompt.")
 @click.option("--max-new-tokens", type=click.IntRange(1, 32768), default=256, show_default=True)
 @click.option("--temperature", type=click.FloatRange(0.0, 5.0), default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the sampling.")
@@ -151,7 +165,7 @@ def generate(
 
 @cli.command()
 @click.argument("source", metavar="RUN|MODEL")
-@click.option("--system", help="System message of the conversation.")
+@click.option("--system", callback=_whole, help="System message of the conversation.")
 @click.option("--max-new-tokens", type=click.IntRange(1, 32768), default=512, show_default=True)
 @click.option("--temperature", type=click.FloatRange(0.0, 5.0), default=0.0, show_default=True, help="0 is greedy.")
 def chat(source: str, system: str | None, max_new_tokens: int, temperature: float) -> int:

@@ -77,6 +77,7 @@ def load(source: Source, *, on_cpu: bool = False, scores: bool = False) -> tuple
     """
     if not scores:
         scorer.refuse(source, "it cannot be asked")
+    _has_tokenizer(source)
     from strix_train import device as devices
     from strix_train import ruling
     from strix_train.backends.hf import dtype_of
@@ -105,6 +106,16 @@ def load(source: Source, *, on_cpu: bool = False, scores: bool = False) -> tuple
     if source.adapter:
         model = with_adapter(model, source.adapter)
     return model.eval(), tokenizer
+
+
+def _has_tokenizer(source: Source) -> None:
+    """Raise InputError where a model's folder has none of the files that a tokenizer is made of."""
+    folder = Path(source.base.source)
+    if source.adapter is None and folder.is_dir():
+        kinds = ("tokenizer*", "vocab*", "spiece.model", "tekken.json")
+        if not any(any(folder.glob(kind)) for kind in kinds):
+            what = f"the model in {folder} has no tokenizer"
+            raise InputError(Problem(what, cure="add the tokenizer.json that it came with"))
 
 
 def with_adapter(model: Any, adapter: Path) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from strix_train.encode import Span
-from strix_train.errors import InputError
+from strix_train.errors import InputError, Problem
 
 
 class Adapted:
@@ -54,8 +54,18 @@ class Adapted:
         return token in self._ends or token in self._special
 
     def question(self, prompt: str, system: str | None = None) -> str:
-        """Return the text that makes the model answer `prompt`."""
+        """Return the text that makes the model answer `prompt`. Raises InputError where the template refuses it."""
         if not self.has_template:
             return self.bos + (f"{system}\n\n" if system else "") + prompt
         messages = [{"role": "system", "content": system}] if system else []
-        return self.render([*messages, {"role": "user", "content": prompt}], answer_next=True)
+        return self.talk([*messages, {"role": "user", "content": prompt}])
+
+    def talk(self, messages: Sequence[dict[str, Any]]) -> str:
+        """Return the text that makes the model say what comes next. Raises InputError where the template refuses it."""
+        try:
+            return self.render(messages, answer_next=True)
+        except ValueError as error:
+            begins = messages[0]["role"] == "system"
+            what = f"a system message before {messages[1]['content'][:40]!r}" if begins else "what is asked"
+            cure = "write it in front of the question instead" if begins else "take a model with another template"
+            raise InputError(Problem(f"the model's chat template refuses {what}: {error}", cure=cure)) from None

@@ -10,6 +10,7 @@ import pytest
 
 from strix_train import chat
 from strix_train.chat import Chat, _Pieces
+from strix_train.errors import InputError
 
 
 class Words:
@@ -27,10 +28,10 @@ def made(most: int) -> Chat:
     found.turns, found.system, found.stops, found.temperature = [], "Be brief.", [300], 0.0
     found.most, found.max_new_tokens = most, 10
 
-    def render(turns: Any, *, answer_next: bool) -> str:
+    def talk(turns: Any) -> str:
         return "".join(f"{turn['role'][0]}{turn['content']}|" for turn in turns) + "a"
 
-    found.text = SimpleNamespace(render=render, tokens=lambda text: ([*text.encode()], []), tokenizer=Words())  # type: ignore[assignment]
+    found.text = SimpleNamespace(talk=talk, tokens=lambda text: ([*text.encode()], []), tokenizer=Words())  # type: ignore[assignment]
     return found
 
 
@@ -88,3 +89,13 @@ def test_commands_of_a_conversation(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     chat.converse(Talk())  # type: ignore[arg-type]
     assert asked == ["hello", "NEW", "stop me", "again"]
     assert capsys.readouterr().out == f"whole\n{chat.HELP}\nhalf …\nwhole\n"
+
+
+@pytest.mark.parametrize(("encoding", "errors"), [("utf-8", "strict"), ("utf-8", "surrogateescape")])
+def test_what_is_no_text_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch, encoding: str, errors: str) -> None:
+    typed = io.TextIOWrapper(io.BytesIO("na\xefve?\n".encode("latin-1")), encoding=encoding, errors=errors)
+    monkeypatch.setattr("sys.stdin", typed)
+    with pytest.raises(
+        InputError, match="what was typed is no UTF-8; let the terminal, or the file that is read, have"
+    ):
+        chat.converse(made(60))

@@ -277,3 +277,11 @@ def test_the_numbers_of_a_checkpoint_say_so(run: Path) -> None:
     ]
     evaluation("evaluation.json", str(run / "checkpoints" / "checkpoint-20"), "1.6")
     assert gather(run).evaluation[0] == ("loss of checkpoint-20", "1.6")
+
+
+@pytest.mark.parametrize("word", [".", "/", ".."])
+def test_a_page_is_no_folder(run: Path, monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    monkeypatch.chdir(run)
+    with pytest.raises(InputError, match="is a folder; name a file with --to"):
+        write(run, Path(word))
+    assert not list(run.glob(".*partial"))

@@ -26,6 +26,8 @@ def write(run: Path, target: Path | None = None) -> Path:
     """Write the page, by default as report.html in the run folder, and return its path. Raises InputError."""
     text = html(run)
     target = target or run / "report.html"
+    if target.is_dir():
+        raise InputError(Problem(f"{target.absolute()} is a folder", cure="name a file with --to"))
     aside = target.with_name(f".{target.name}.partial")
     try:
         aside.write_text(text, encoding="utf-8")
