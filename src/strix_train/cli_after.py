@@ -107,7 +107,7 @@ def evaluate(
         raise InputError(Problem(f"{run} is not part of a run", cure="name the folder that `train` wrote"))
     if questions or tasks:
         scorer.refuse(found, "it can be asked no questions and no tasks")
-    plan = measuring.what_to_measure(found.run, data, questions)
+    plan = measuring.what_to_measure(found.run, data, questions, tasks=bool(tasks))
     environment.prepare(offline=found.base.local and not tasks)
     with quietly() as tell:
         tell("measuring …")

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from strix_train import scorer
 from strix_train.data.mix import Rows
 from strix_train.data.rows import Continuation, Conversation, Document, Preference, Prompt, Rated
 from strix_train.encode import encoder
-from strix_train.errors import InputError, Problem
+from strix_train.errors import InputError, Place, Problem
 from strix_train.generate import Source
 from strix_train.plan import Plan
 from strix_train.recipe.schema import Question
@@ -68,8 +68,11 @@ class Measured:
     answered: Answered | None = None
 
 
-def what_to_measure(run: Path, data: Path | None, questions: Path | None) -> Plan:
-    """Return a run's own plan, with other rows or questions where they are named. Raises InputError."""
+def what_to_measure(run: Path, data: Path | None, questions: Path | None, *, tasks: bool = False) -> Plan:
+    """Return a run's own plan, with other rows or questions where they are named. Raises InputError.
+
+    `tasks`: there are tasks besides, so that the plan may have nothing to measure.
+    """
     settings = []
     if data is not None:
         # the rows trained on are of no interest here, and may be gone
@@ -77,12 +80,31 @@ def what_to_measure(run: Path, data: Path | None, questions: Path | None) -> Pla
         settings += ["evaluation.split=null", "data.format=auto"]
     if questions is not None:
         settings += [f"questions={json.dumps({'file': str(questions.absolute())})}"]
-    plan = plans.make(str(run / "recipe.resolved.yaml"), settings, with_backend=False)
-    if plan.evaluation is None and not plan.questions:
+    try:
+        plan = plans.make(str(run / "recipe.resolved.yaml"), settings, with_backend=False)
+    except InputError as error:
+        raise InputError(_as_asked(error.problems)) from None
+    if plan.questions or tasks:
+        return plan
+    if plan.evaluation is None:
         raise InputError(
             Problem(f"the run in {run} has neither evaluation rows nor questions", cure="give --data or --questions")
         )
+    if isinstance(next(iter(plan.evaluation), None), Prompt):
+        what = "the evaluation rows are prompts without answers, of which nothing is measured"
+        raise InputError(Problem(what, cure="give --questions"))
     return plan
+
+
+def _as_asked(problems: Sequence[Problem]) -> list[Problem]:
+    """Return faults at the options that were given, each once: the same rows stand in both roles."""
+    options = {"--set data": Place("--data"), "--set questions": Place("--questions")}
+    found = []
+    for each in problems:
+        source = each.place.source if each.place else ""
+        place = next((option for begins, option in options.items() if source.startswith(begins)), each.place)
+        found.append(replace(each, place=place))
+    return list(dict.fromkeys(found))
 
 
 def measure(

@@ -54,6 +54,7 @@ def test_there_must_be_something_to_measure(tmp_path: Path) -> None:
     (tmp_path / "recipe.resolved.yaml").write_text(text)
     with pytest.raises(InputError, match="has neither evaluation rows nor questions; give --data or --questions"):
         evaluate.what_to_measure(tmp_path, None, None)
+    assert evaluate.what_to_measure(tmp_path, None, None, tasks=True).evaluation is None
     rows.unlink()  # the rows that were trained on may be gone
     plan = evaluate.what_to_measure(tmp_path, other, None)
     assert plan.evaluation is not None
@@ -61,6 +62,38 @@ def test_there_must_be_something_to_measure(tmp_path: Path) -> None:
     questions = tmp_path / "q.jsonl"
     questions.write_text('{"prompt": "q", "expect": "a"}\n')
     assert len(evaluate.what_to_measure(tmp_path, other, questions).questions) == 1
+
+
+def test_prompts_without_answers_are_nothing_to_measure(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text("{}")
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "Who?"}\n{"prompt": "What?"}\n')
+    (tmp_path / "recipe.resolved.yaml").write_text(
+        "model: m\ndata: {train: prompts.jsonl, eval: prompts.jsonl, template: plain}\nschedule: {steps: 1, batch: 2}\n"
+        "method: {kind: grpo, rewards: [{kind: length, most: 5}], generations: 2, max_new_tokens: 4}\n"
+    )
+    with pytest.raises(InputError, match="are prompts without answers, of which nothing is measured; give --questions"):
+        evaluate.what_to_measure(tmp_path, None, None)
+    questions = tmp_path / "q.jsonl"
+    questions.write_text('{"prompt": "q", "expect": "a"}\n')
+    assert evaluate.what_to_measure(tmp_path, None, questions).questions
+    assert evaluate.what_to_measure(tmp_path, None, None, tasks=True).evaluation is not None
+
+
+def test_a_fault_of_other_rows_is_said_once_and_at_the_option(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text("{}")
+    (tmp_path / "recipe.resolved.yaml").write_text("model: m\ndata: {train: gone.jsonl}\nschedule: {steps: 1}\n")
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"messages": [}\n')
+    with pytest.raises(InputError, match=r"broken\.jsonl:1:15: is not valid JSON") as caught:
+        evaluate.what_to_measure(tmp_path, broken, None)
+    assert len(caught.value.problems) == 1
+    with pytest.raises(InputError, match=r"^--data: the file .*none\.jsonl does not exist") as caught:
+        evaluate.what_to_measure(tmp_path, tmp_path / "none.jsonl", None)
+    assert len(caught.value.problems) == 1
+    with pytest.raises(InputError, match=r"--questions: the file .*none\.jsonl does not exist"):
+        evaluate.what_to_measure(tmp_path, None, tmp_path / "none.jsonl")
 
 
 def _lm_eval(monkeypatch: pytest.MonkeyPatch, seen: dict[str, Any]) -> None:
