@@ -136,7 +136,7 @@ def generate(
     from strix_train import environment
     from strix_train.data import questions as asked
     from strix_train.errors import InputError, Problem
-    from strix_train.generate import find_source
+    from strix_train.origin import find
     from strix_train.quietly import quietly
     from strix_train.recipe.schema import Question
 
@@ -147,7 +147,7 @@ def generate(
         questions += asked.load(file, expected=False)
     if not questions:
         raise InputError(Problem("there is nothing to ask", cure="give --prompt or --prompts FILE.jsonl"))
-    found = find_source(source)
+    found = find(source)
     environment.prepare(offline=found.base.local)
     with quietly():
         from strix_train.generate import generate as work
@@ -174,10 +174,10 @@ def chat(source: str, system: str | None, max_new_tokens: int, temperature: floa
 
     from strix_train import environment
     from strix_train.chat import HELP, Chat, converse
-    from strix_train.generate import find_source
+    from strix_train.origin import find
     from strix_train.quietly import quietly
 
-    found = find_source(source)
+    found = find(source)
     environment.prepare(offline=found.base.local)
     with quietly():
         from strix_train.generate import load

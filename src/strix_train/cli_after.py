@@ -30,10 +30,10 @@ def export(run: str, kind: Kind, quant: Quantization, to: Path | None, check: bo
     from strix_train.export import tools
     from strix_train.export.work import Wish, default_target
     from strix_train.export.work import export as work
-    from strix_train.generate import find_source
+    from strix_train.origin import find
     from strix_train.quietly import quietly
 
-    found = find_source(run)
+    found = find(run)
     if kind == "gguf":
         tools.find(quant)
     wish = Wish(found, kind, quant, to or default_target(found, kind, quant), check)
@@ -98,16 +98,17 @@ def evaluate(
     from strix_train import environment, lmtasks, scorer
     from strix_train import evaluate as measuring
     from strix_train.errors import InputError, Problem
-    from strix_train.generate import find_source
+    from strix_train.origin import find, look
     from strix_train.quietly import quietly
     from strix_train.runfolder import RunFolder
 
-    found = find_source(run)
+    found = find(run)
     if found.run is None:
         raise InputError(Problem(f"{run} is not part of a run", cure="name the folder that `train` wrote"))
     if questions or tasks:
         scorer.refuse(found, "it can be asked no questions and no tasks")
     plan = measuring.what_to_measure(found.run, data, questions, tasks=bool(tasks))
+    look(found, plan)
     environment.prepare(offline=found.base.local and not tasks)
     with quietly() as tell:
         tell("measuring …")
