@@ -267,7 +267,13 @@ def test_the_words_of_a_pod(project: Path, tmp_path: Path) -> None:
         return words_.splitlines()
 
     usual = ["train", "run", "/job/recipes/r.yaml"]
-    assert given("--set", "output=a $x") == [*usual, "--set", "output=a $x", "--run-dir", f"{runs}/strix-finetune"]
+    assert given("--set", "logging.project=a $x") == [
+        *usual,
+        "--set",
+        "logging.project=a $x",
+        "--run-dir",
+        f"{runs}/strix-finetune",
+    ]
     uid = {"STRIX_UID": "0a1b2c3d-1111-2222", "STRIX_RESTARTS": "0"}
     assert given(**uid) == [*usual, "--run-dir", f"{runs}/strix-finetune-0a1b2c3d"]
     (runs / "strix-finetune-0a1b2c3d/checkpoints/checkpoint-20").mkdir(parents=True)
