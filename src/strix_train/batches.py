@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,13 @@ class Collator:
                 tensor[index, :length] = torch.tensor(row[name])
             mask[index, :length] = 1
         return {**made, "attention_mask": mask}
+
+
+def by_length(rows: Sequence[Sequence[int]], batch: int) -> Iterator[list[int]]:
+    """Yield the numbers of the rows of each batch, those of like lengths together, so that little is padded."""
+    order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
+    for start in range(0, len(order), batch):
+        yield order[start : start + batch]
 
 
 @dataclass(slots=True)

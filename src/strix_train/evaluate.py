@@ -191,14 +191,11 @@ def losses(model: Any, rows: Sequence[Tokens], text: Adapted, batch: int) -> lis
     """Return the summed loss and the number of learned tokens of each row, in order."""
     import torch
 
-    from strix_train.batches import Collator
+    from strix_train.batches import Collator, by_length
 
-    pad = text.tokenizer.pad_token_id
-    collate = Collator(text.tokenizer.eos_token_id if pad is None else pad)
-    order = sorted(range(len(rows)), key=lambda index: len(rows[index][0]))
+    collate = Collator(text.pad)
     found: list[tuple[float, int]] = [(0.0, 0)] * len(rows)
-    for start in range(0, len(order), batch):
-        some = order[start : start + batch]
+    for some in by_length([ids for ids, _ in rows], batch):
         made = collate([{"input_ids": rows[index][0], "labels": rows[index][1]} for index in some])
         made = {name: value.to(model.device) for name, value in made.items()}
         labels = made.pop("labels")[:, 1:]

@@ -87,10 +87,11 @@ def check(
         what = f"the chat template of {folder} is broken: {error}"
         raise InputError(Problem(what, loaded.place("model"), "name another one with data.template")) from None
     _has_template(loaded, wish, own, sets, folder)
-    if own is not None and wish.mode != "plain":
-        _shapes(template.ChatTemplate(own, template.special_tokens(folder)), sets)
     if own is not None:
-        _asked(template.ChatTemplate(own, template.special_tokens(folder)), loaded, questions)
+        chat = template.ChatTemplate(own, template.special_tokens(folder))
+        if wish.mode != "plain":
+            _shapes(chat, sets)
+        _asked(chat, loaded, questions)
     try:
         text = localtext.of_folder(folder, own)
     except ValueError as error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strix_train.errors import InputError, Place, Problem, nearest
+from strix_train.pathwords import NAME, UNEXPANDED, is_unexpanded, longest
 
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
 _BARE = re.compile(r"^[A-Za-z0-9][\w.-]*$")
@@ -40,8 +41,8 @@ def find_model(word: str, base: Path, place: Place) -> ModelName:
 
     Nothing is expanded and nothing is asked of the network. Raises InputError.
     """
-    if "$" in word or word.startswith("~"):
-        raise InputError(Problem(f"'{word}' holds '$' or '~', which a recipe does not expand", place, "write the path"))
+    if is_unexpanded(word):
+        raise InputError(Problem(f"'{word}' {UNEXPANDED}", place, "write the path"))
     folder = (base / word).absolute()
     if folder.is_dir():
         return ModelName(word, str(_checked(folder, word, place)), True)
@@ -110,7 +111,7 @@ def shipped_recipes() -> dict[str, Path]:
 def find_recipe(word: str) -> Path:
     """Resolve a recipe: a file, or the name of a shipped one (`demo`, `demo.yaml`, `recipes/demo.yaml`)."""
     path = Path(word)
-    if max(len(os.fsencode(part)) for part in word.split("/")) > 255:
+    if longest(word) > NAME:
         raise InputError(Problem(f"'{word[:40]}…' is no name of a recipe", cure="name a recipe file"))
     if path.is_file():
         return path

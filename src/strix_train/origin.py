@@ -25,7 +25,7 @@ def find(word: str) -> Source:
 
 def look(source: Source, plan: Plan) -> None:
     """Warn where the run's rows are not those that it was trained on: some that are measured may be among them."""
-    differing = same.other_inputs(_before(source), {"train_sha256": plan.inputs()["train_sha256"]})
+    differing = same.other_inputs(_before(source), {"train_sha256": plan.train.fingerprint})
     if differing and plan.loaded.recipe.evaluation.split:
         _warn(f"{differing[0]}, so rows that it learned may be among those that are measured")
 

@@ -67,14 +67,12 @@ def agreeing(source: Source, plan: Plan, *, most: int | None, batch: int) -> tup
     if plan.template.source:
         tokenizer.chat_template = plan.template.source
     text = Adapted(tokenizer)
-    pad = text.tokenizer.pad_token_id
-    pad = text.tokenizer.eos_token_id if pad is None else pad
     # by it the model finds a row's last token, as it did in training
-    model.config.get_text_config().pad_token_id = pad
+    model.config.get_text_config().pad_token_id = text.pad
     number, right = 0, 0
     pairs = _pairs(plan, text, most)
     while some := list(islice(pairs, _SORTED)):
-        found = _numbers(model, [row for pair in some for row in pair], pad, batch)
+        found = _numbers(model, [row for pair in some for row in pair], text.pad, batch)
         number += len(some)
         right += sum(good > bad for good, bad in zip(found[::2], found[1::2], strict=True))
     if not number:
@@ -100,15 +98,14 @@ def _numbers(model: Any, rows: Sequence[list[int]], pad: int, batch: int) -> lis
     """Return the number that the model gives to each row, in order."""
     import torch
 
-    order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
+    from strix_train.batches import Collator, by_length
+
+    collate = Collator(pad)
     found = [0.0] * len(rows)
-    for start in range(0, len(order), batch):
-        some = order[start : start + batch]
-        longest = max(len(rows[index]) for index in some)
-        ids = torch.tensor([rows[index] + [pad] * (longest - len(rows[index])) for index in some])
-        mask = torch.tensor([[1] * len(rows[index]) + [0] * (longest - len(rows[index])) for index in some])
+    for some in by_length(rows, batch):
+        made = collate([{"input_ids": rows[index]} for index in some])
         with torch.no_grad():
-            given = model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device)).logits[:, 0]
+            given = model(**{name: value.to(model.device) for name, value in made.items()}).logits[:, 0]
         for index, value in zip(some, given.float().tolist(), strict=True):
             found[index] = value
     return found

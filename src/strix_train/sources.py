@@ -13,6 +13,7 @@ from strix_train.data.formats.talk import Wishes
 from strix_train.data.load import DataSet, Shape, load
 from strix_train.data.look import Look
 from strix_train.errors import InputError, Place, Problem
+from strix_train.pathwords import UNEXPANDED, is_unexpanded
 from strix_train.recipe.load import Loaded
 from strix_train.recipe.schema import Source
 
@@ -61,8 +62,8 @@ def _path(loaded: Loaded, source: Source) -> Path:
 def _files(loaded: Loaded, source: Source, role: str, place: Place, *, fetch: bool) -> tuple[Path, ...]:
     """Return the files of a set; none for a set of the hub that is not to be fetched."""
     word = source.path
-    if "$" in word or word.startswith("~"):
-        raise InputError(Problem(f"'{word}' holds '$' or '~', which a recipe does not expand", place, "write the path"))
+    if is_unexpanded(word):
+        raise InputError(Problem(f"'{word}' {UNEXPANDED}", place, "write the path"))
     path = loaded.beside(word)
     if path.exists():
         if source.subset is not None:

@@ -53,6 +53,12 @@ class Adapted:
         """Whether the model stops at this token, or it is a special token that ends a turn."""
         return token in self._ends or token in self._special
 
+    @property
+    def pad(self) -> int:
+        """The token that fills rows up: its own, or the one that ends a text."""
+        found = self.tokenizer.pad_token_id
+        return int(self.tokenizer.eos_token_id if found is None else found)
+
     def question(self, prompt: str, system: str | None = None) -> str:
         """Return the text that makes the model answer `prompt`. Raises InputError where the template refuses it."""
         if not self.has_template:

@@ -74,6 +74,11 @@ def test_columns_may_name_it(tmp_path: Path) -> None:
     assert talk(row(tmp_path, value, columns=columns)) == WITH_SYSTEM
 
 
+def test_an_empty_column_does_not_hide_the_other(tmp_path: Path) -> None:
+    value = {"system": "", "system_prompt": "You are Bob.", "prompt": "q", "completion": "a"}
+    assert talk(row(tmp_path, value)) == WITH_SYSTEM
+
+
 def test_two_system_messages(tmp_path: Path) -> None:
     value = {"messages": [WHO, USER, ANSWER], "system": "You are Bob."}
     assert talk(row(tmp_path, value)) == WITH_SYSTEM

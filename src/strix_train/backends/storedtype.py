@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from strix_train import tensorfiles
 from strix_train.names import ModelName
 
 
@@ -41,10 +42,7 @@ def _files(model: ModelName) -> Iterator[Path]:
 
 
 def _types(file: Path) -> set[str]:
-    """Return the names of types in a safetensors file, by its header: its length in 8 bytes, then JSON."""
-    with file.open("rb") as stream:
-        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-    return {str(entry["dtype"]) for name, entry in header.items() if name != "__metadata__"}
+    return {str(entry["dtype"]) for entry in tensorfiles.entries(file)}
 
 
 def rounds(model: Any) -> bool:

@@ -166,9 +166,7 @@ def _rows(files: tuple[Path, ...], shape: Shape, form: Format | _Recognised, fau
             if shape.columns:
                 record = Renamed(record, shape.columns)
             known = form.of(record) if isinstance(form, _Recognised) else form
-            if not known.claims(record.value) and not (
-                shape.format == known.name and known.keys and record.value.keys() >= set(known.keys)
-            ):
+            if not known.takes(record.value, asked=shape.format == known.name):
                 others = [other.name for other in FORMATS.values() if other.claims(record.value)]
                 cure = f"this row looks like {others[0]}" if others else _cure_keys(record.value, shape.method)
                 faults.of(record, (), f"is not a row of format {known.name}", cure)

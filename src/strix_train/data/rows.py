@@ -28,6 +28,12 @@ class Conversation(NamedTuple):
     tools: tuple[Any, ...] | None = None
 
 
+def last_learned(row: Conversation) -> Conversation:
+    """Return a conversation of which only the last answer is learned."""
+    before = (turn._replace(learned=False) for turn in row.turns[:-1])
+    return row._replace(turns=(*before, row.turns[-1]._replace(learned=True)))
+
+
 class Continuation(NamedTuple):
     """A prompt text and the completion to learn."""
 

@@ -29,8 +29,7 @@ class Ready:
     @property
     def pad(self) -> int:
         """The token that fills rows up."""
-        found = self.text.tokenizer.pad_token_id
-        return int(self.text.tokenizer.eos_token_id if found is None else found)
+        return self.text.pad
 
 
 def pads(ready: Ready) -> None:

@@ -7,22 +7,23 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from strix_train.pathwords import NAME, PATH, UNEXPANDED, is_unexpanded, longest, size
+
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
-# bytes of one name of a path, and of a whole one, on the file systems of Linux (limits.h)
-_NAME, _PATH = 255, 4095
 
 
 def _possible(value: str) -> str:
-    longest = max(len(part.encode("utf-8", "surrogatepass")) for part in value.split("/"))
-    if longest > _NAME or len(value.encode("utf-8", "surrogatepass")) > _PATH:
-        raise ValueError(f"a name of {longest} bytes is that of no file; write a path, and put what it holds there")
+    if longest(value) > NAME or size(value) > PATH:
+        raise ValueError(
+            f"a name of {longest(value)} bytes is that of no file; write a path, and put what it holds there"
+        )
     return value
 
 
 def unexpanded(value: str) -> str:
     """Refuse what a shell would replace and a recipe does not."""
-    if "$" in value or value.startswith("~"):
-        raise ValueError("holds '$' or '~', which a recipe does not expand; write the path")
+    if is_unexpanded(value):
+        raise ValueError(f"{UNEXPANDED}; write the path")
     return value
 
 

@@ -25,6 +25,10 @@ class Format:
     row: Callable[[Record, Faults, Wishes], Row | None]
     keys: tuple[str, ...] = ()
 
+    def takes(self, value: dict[str, Any], *, asked: bool) -> bool:
+        """Whether an object is a row of the format. `asked`: the recipe asks for the format."""
+        return self.claims(value) or (asked and bool(self.keys) and all(key in value for key in self.keys))
+
 
 _PAIRS = ("dpo", "orpo", "reward", "kto")
 # In the order in which the first row is tried.

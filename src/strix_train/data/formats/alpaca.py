@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from strix_train.data.faults import Faults, Record
-from strix_train.data.formats.beside import introduced, is_blank
+from strix_train.data.formats.beside import introduced
 from strix_train.data.formats.prompt_completion import has
-from strix_train.data.formats.talk import Wishes, words
+from strix_train.data.formats.talk import Wishes, is_blank, words
 from strix_train.data.jsontext import kind_of
 from strix_train.data.rows import Conversation, Turn
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from strix_train.data.faults import Faults, Record
-from strix_train.data.formats.talk import Wishes, merged, words
-from strix_train.data.rows import Turn
+from strix_train.data.formats.calls import read_tools
+from strix_train.data.formats.talk import Wishes, is_blank, merged, words
+from strix_train.data.rows import Conversation, Turn
 
 # The second is OpenOrca's.
-SYSTEM = ("system", "system_prompt")
+_SYSTEM = ("system", "system_prompt")
 _SENSES = frozenset(("image", "images", "video", "videos", "audio", "audios"))
 
 
 def introduced(turns: list[Turn], record: Record, faults: Faults, wishes: Wishes) -> list[Turn] | None:
     """Return the turns behind the row's own system message, where it has one, or None with the fault noted."""
-    value = record.value
-    key = next((key for key in SYSTEM if key in value), None)
-    if key is None or is_blank(value[key]):
+    key = system_key(record)
+    if key is None:
         return turns
-    text = words(value[key], f"'{key}'", record, (key,), faults)
+    text = words(record.value[key], f"'{key}'", record, (key,), faults)
     if text is None:
         return None
     if turns and turns[0].role in ("system", "developer"):
@@ -31,14 +29,15 @@ def introduced(turns: list[Turn], record: Record, faults: Faults, wishes: Wishes
     return merged(turns) if wishes.merge_system else turns
 
 
-def has_system(record: Record) -> bool:
-    """Whether the row has a system message of its own."""
-    return any(not is_blank(record.value.get(key)) for key in SYSTEM)
+def system_key(record: Record) -> str | None:
+    """Return the key of the row's own system message, or None where it has none."""
+    return next((key for key in _SYSTEM if not is_blank(record.value.get(key))), None)
 
 
-def is_blank(value: Any) -> bool:
-    """Whether a part of a row that may be left out is left out."""
-    return value is None or (isinstance(value, str) and not value.strip())
+def conversation_of(turns: list[Turn], record: Record, faults: Faults, wishes: Wishes) -> Conversation | None:
+    """Return the turns with all that stands beside them, or None with the fault noted."""
+    found, tools = introduced(turns, record, faults, wishes), read_tools(record, faults)
+    return None if found is None or tools is False else Conversation(tuple(found), record.place(), tools)
 
 
 def is_text_only(record: Record, faults: Faults) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from strix_train.data.faults import Faults, Record
-from strix_train.data.formats.beside import introduced
-from strix_train.data.formats.calls import read_tools
+from strix_train.data.formats.beside import conversation_of
 from strix_train.data.formats.talk import OPENAI, SHAREGPT, Spelling, Wishes, any_learned, follows_order, read_turns
 from strix_train.data.rows import Conversation
 
@@ -53,6 +52,4 @@ def conversation(
         return None
     if answered and not turns[-1].learned and not any_learned(turns, record, (key,), faults):
         return None
-    turns = introduced(turns, record, faults, wishes)
-    tools = read_tools(record, faults)
-    return None if turns is None or tools is False else Conversation(tuple(turns), record.place(), tools)
+    return conversation_of(turns, record, faults, wishes)

@@ -6,13 +6,12 @@ from typing import Any
 
 from strix_train.data.faults import Faults, Record
 from strix_train.data.formats.alpaca import answered_by, asked
-from strix_train.data.formats.beside import introduced
-from strix_train.data.formats.calls import read_tools
+from strix_train.data.formats.beside import conversation_of
 from strix_train.data.formats.messages import _said_by
 from strix_train.data.formats.prompt_completion import answered, has, joined
 from strix_train.data.formats.talk import OPENAI, SHAREGPT, Wishes, follows_order, read_turns, words
 from strix_train.data.jsontext import kind_of
-from strix_train.data.rows import Answered, Continuation, Conversation, Preference, Turn
+from strix_train.data.rows import Answered, Continuation, Conversation, Preference, Turn, last_learned
 
 KEYS = ("chosen", "rejected")
 
@@ -85,11 +84,8 @@ def _whole(record: Record, key: str, faults: Faults, wishes: Wishes) -> Conversa
     turns = read_turns(record, (key,), faults, wishes, spelling)
     if turns is None or not follows_order(turns, record, (key,), faults, spelling):
         return None
-    introduction, tools = introduced(turns, record, faults, wishes), read_tools(record, faults)
-    if introduction is None or tools is False:
-        return None
-    before = [turn._replace(learned=False) for turn in introduction[:-1]]
-    return Conversation((*before, turns[-1]._replace(learned=True)), record.place(), tools)
+    found = conversation_of(turns, record, faults, wishes)
+    return None if found is None else last_learned(found)
 
 
 def _beside_messages(record: Record, key: str, faults: Faults, wishes: Wishes) -> Conversation | None:

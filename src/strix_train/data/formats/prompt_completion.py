@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from strix_train.data.faults import Faults, Record
-from strix_train.data.formats.beside import has_system, introduced
-from strix_train.data.formats.calls import read_tools
+from strix_train.data.formats.beside import conversation_of, system_key
 from strix_train.data.formats.talk import Keys, Wishes, follows_order, read_turns, words
 from strix_train.data.rows import Continuation, Conversation, Turn
 from strix_train.errors import nearest
@@ -48,7 +47,7 @@ def has(record: Record, keys: tuple[str, ...], faults: Faults) -> bool:
 def answered(record: Record, faults: Faults, wishes: Wishes, key: str) -> Continuation | Conversation | None:
     """Return the prompt with the answer under `key`, or None with the fault noted."""
     prompt, completion = record.value["prompt"], record.value[key]
-    if _is_talk(prompt) or _is_talk(completion) or has_system(record):
+    if _is_talk(prompt) or _is_talk(completion) or system_key(record):
         return _conversation(record, faults, wishes, key)
     texts = [
         words(text, f"'{name}'", record, (name,), faults) for name, text in (("prompt", prompt), (key, completion))
@@ -87,6 +86,4 @@ def joined(
         what = "prompt and completion together are no dialogue"
         faults.of(record, keys, what, "user and assistant by turns, answered last")
         return None
-    turns = introduced(whole, record, faults, wishes)
-    tools = read_tools(record, faults)
-    return None if turns is None or tools is False else Conversation(tuple(turns), record.place(), tools)
+    return conversation_of(whole, record, faults, wishes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from strix_train.data.faults import Faults, Record
-from strix_train.data.formats.beside import has_system, introduced
+from strix_train.data.formats.beside import introduced, system_key
 from strix_train.data.formats.messages import _said_by
 from strix_train.data.formats.prompt_completion import has
 from strix_train.data.formats.talk import OPENAI, SHAREGPT, Wishes, follows_order, read_turns, words
@@ -43,7 +43,7 @@ def row(record: Record, faults: Faults, wishes: Wishes) -> Prompt | None:
         asked = None if text is None else introduced([Turn("user", text, False)], record, faults, wishes)
         if text is None or asked is None:
             return None
-        return Prompt(tuple(asked), "" if has_system(record) else text, value, record.place())
+        return Prompt(tuple(asked), "" if system_key(record) else text, value, record.place())
     spelling = SHAREGPT if key != "prompt" and _said_by(value, "from") else OPENAI
     turns = read_turns(record, (key,), faults, wishes, spelling, learned=False)
     if turns is None or not follows_order(turns, record, (key,), faults, spelling, answered=False):

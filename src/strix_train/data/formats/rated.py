@@ -9,7 +9,7 @@ from strix_train.data.formats.messages import claims_sharegpt, conversation
 from strix_train.data.formats.prompt_completion import answered, has
 from strix_train.data.formats.talk import OPENAI, SHAREGPT, Wishes
 from strix_train.data.jsontext import kind_of
-from strix_train.data.rows import Rated
+from strix_train.data.rows import Rated, last_learned
 
 # The second is LLaMA-Factory's.
 LABELS = ("label", "kto_tag")
@@ -39,9 +39,7 @@ def row(record: Record, faults: Faults, wishes: Wishes) -> Rated | None:
     if "messages" in value or "conversations" in value:
         spelling = SHAREGPT if claims_sharegpt(value) else OPENAI
         found: Any = conversation(record, faults, wishes, spelling)
-        if found is not None:
-            before = tuple(turn._replace(learned=False) for turn in found.turns[:-1])
-            found = found._replace(turns=(*before, found.turns[-1]._replace(learned=True)))
+        found = None if found is None else last_learned(found)
     else:
         found = (
             answered(record, faults, wishes, "completion") if has(record, ("prompt", "completion"), faults) else None

@@ -94,8 +94,12 @@ def _says_nothing(message: Any, spelling: Spelling, aliases: Mapping[str, str]) 
     """Whether a message is an empty system message, which many sets have in front of every conversation."""
     if not isinstance(message, dict) or not isinstance(role := message.get(spelling.role), str):
         return False
-    said = message.get(spelling.content, message)
-    return aliases.get(role, role) == "system" and (said is None or (isinstance(said, str) and not said.strip()))
+    return aliases.get(role, role) == "system" and is_blank(message.get(spelling.content, message))
+
+
+def is_blank(value: Any) -> bool:
+    """Whether a part of a row that may be left out is left out."""
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def merged(turns: list[Turn]) -> list[Turn]:
